@@ -1,4 +1,4 @@
-"""`python -m gridmill.pod POD_FOLDER` runs the pod whose order is in that folder."""
+"""`python -m gridmill.pod POD_FOLDER` runs the pod that the order file in this folder describes."""
 
 import os
 import sys

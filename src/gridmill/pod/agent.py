@@ -58,7 +58,7 @@ _LISTEN_SECONDS = 2.0  # `receive` also sends the heartbeats of the link
 
 class ControlLink:
     """The link from the pod to its control node. `welcomed` is true after the control node has sent Welcome,
-    until the link ends. `disconnected_since` is the time at which it last became false."""
+    until the link ends. `disconnected_since` is the time at which `welcomed` last became false."""
 
     def __init__(
         self,
@@ -103,8 +103,8 @@ class ControlLink:
         return others
 
     def _has_closed(self) -> bool:
-        """Returns whether the link has closed. The link may close after its last messages, and the number of
-        its descriptor may then belong to another file."""
+        """Returns whether the link has closed. The link may close after its last messages, and its
+        descriptor number may then be reused for another file."""
         return self._watched is not None and self._link.fileno() is None
 
     def _connect(self, now: float) -> bool:
@@ -157,7 +157,7 @@ class ControlLink:
         self._back_off = min(self._back_off * 2, LONGEST_BACK_OFF_SECONDS)
 
     def deliver(self, now: float) -> None:
-        """Sends the events in the journal that were not sent yet, as many as the link accepts."""
+        """Sends as many unsent events of the journal as the link accepts."""
         if not self._open:
             return
         if self._link.pending() and not self._link.flush():
@@ -172,7 +172,7 @@ class ControlLink:
         self._watch_writable()
 
     def _watch_writable(self) -> None:
-        """Waits for the time when the link can be written to, while there is something to send."""
+        """While data waits to be sent, makes the selector report when the link can be written to."""
         if self._watched is None:
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.pending() else 0)
@@ -207,8 +207,8 @@ def should_end(
     `idle` is the number of seconds since the last job ended, and `lonely` is the number of seconds since the
     last contact with a control node. The pod ends if both times are at least `keep_seconds`. If the pod has
     results that no control node has committed, it waits for `orphan_seconds` instead. While a control node
-    restarts, the pod waits at least _RECONNECT_SECONDS for its connection. If the pod has a lease, the
-    connection may have been cut, and the pod waits at least _LINE_SECONDS.
+    restarts, the pod waits at least _RECONNECT_SECONDS for its connection. If the pod has a lease, it waits
+    at least _LINE_SECONDS, because its connection may have been cut.
     """
     both = min(idle, lonely)
     patience = _RECONNECT_SECONDS if lease_seconds is None else min(_LINE_SECONDS, lease_seconds)
@@ -220,9 +220,9 @@ def should_end(
 def is_given_up(*, lonely: float, lease_seconds: float | None) -> bool:
     """Returns whether a pod ends together with its jobs because its lease has expired.
 
-    After the lease, the control node counts the jobs as lost and may run them elsewhere. `lonely` is the
-    number of seconds since the last contact with a control node. A pod without a lease never ends for this
-    reason.
+    When the lease has expired, the control node treats the jobs as lost and may run them on another machine.
+    `lonely` is the number of seconds since the last contact with a control node. A pod without a lease never
+    ends for this reason.
     """
     return lease_seconds is not None and lonely >= lease_seconds
 

@@ -33,8 +33,8 @@ FLUSH_BYTES = 32 * KIB
 TEXT_BYTES = 128 * KIB
 """The largest size of a log text in bytes."""
 PACK_BYTES = 8 * KIB
-"""Log texts longer than this are compressed once, here. The journal, the link and the log files use the
-compressed texts as they are."""
+"""Log texts with at least this many bytes are compressed once, in this module. The journal, the link and the
+log files use the compressed texts as they are."""
 _LEVEL = 1
 PROGRESS_SECONDS = 0.1
 
@@ -125,7 +125,7 @@ class LogStream:
         return texts
 
     def _cut(self, data: bytes, begin: int) -> int:
-        """Returns the position at which the text that starts at `begin` ends."""
+        """Returns the end position of the text that starts at `begin`."""
         if begin < self._whole <= begin + TEXT_BYTES:
             return self._whole
         newline = data.rfind(b"\n", begin, begin + TEXT_BYTES)
@@ -202,7 +202,7 @@ Emit: TypeAlias = Callable[[EventType, Mapping[str, Any]], None]
 
 
 class AttemptStage(Enum):
-    """The step of an attempt for which the pod waits."""
+    """The step of an attempt that the pod is waiting for."""
 
     QUEUED = "queued"  # a zygote that is not ready yet has to fork its process
     RUNNING = "running"  # its process lives
@@ -211,9 +211,9 @@ class AttemptStage(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessExit:
-    """The end of the attempt's process: the status from wait() (None if it is unknown), and the use that
-    wait() reports for the process and for the children for which it waited. The use consists of the CPU
-    seconds, the CPU seconds spent in the kernel, and the bytes read from and written to disks."""
+    """The end of the attempt's process: the status from wait() (None if the status is unknown), and the
+    resource use that wait() reports for the process and its reaped children. The resource use consists of
+    the CPU seconds, the CPU seconds spent in the kernel, and the bytes read from and written to disks."""
 
     status: int | None
     cpu_seconds: float = 0.0
@@ -376,7 +376,7 @@ class OutputReader:
             self._progress_due = now
 
     def tick(self, now: float) -> None:
-        """Sends the events whose time has come."""
+        """Sends the collected log texts and the latest progress if their waiting time is over."""
         for name, log in self._logs.items():
             if log.due is not None and log.due <= now:
                 self._pass_on(name)

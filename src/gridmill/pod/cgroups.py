@@ -1,12 +1,12 @@
 """Control groups (cgroups): one folder per pod, and one folder below it per attempt. Cgroups limit, measure
 and kill processes.
 
-Version 2 is used if it is delegated to this user, and version 1 is used if this user may write to its
-folders. For each purpose, the cgroup hierarchy is selected once. Memory limits use the memory controller of
-cgroup version 2 or 1. The members of an attempt are found and killed through version 2 (also if it is
-mounted without controllers), or through the freezer of version 1. CPU seconds are read from cpu.stat of
-version 2 or from cpuacct of version 1. The pod's share of the CPUs is set through cpu.max of version 2 or
-through the quota of version 1.
+Cgroup version 2 is used if it is delegated to this user, and cgroup version 1 is used if this user may write
+to its folders. For each purpose, the cgroup hierarchy is selected once. Memory limits use the memory
+controller of cgroup version 2 or 1. The processes of an attempt are found and killed through cgroup version
+2 (also if it is mounted without controllers), or through the freezer of cgroup version 1. CPU seconds are
+read from cpu.stat of cgroup version 2 or from cpuacct of cgroup version 1. The pod's share of the CPUs is
+set through cpu.max of cgroup version 2 or through the quota of cgroup version 1.
 """
 
 import os
@@ -35,8 +35,8 @@ the kernel counts memory pages in batches."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hierarchies:
-    """The cgroup folder of this process in each hierarchy that is used, by controller. `unified` is the
-    folder in the hierarchy of version 2."""
+    """The cgroup folders of this process: `v1` contains the folder for each controller of cgroup version 1.
+    `unified` is the folder in the hierarchy of cgroup version 2."""
 
     unified: Path | None = None
     v1: dict[str, Path]
@@ -95,9 +95,9 @@ class GroupUse:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptGroup:
     """The cgroup folders of an attempt. The group `memory` limits and measures memory, and the group
-    `tracker` lists the processes of the attempt. The processes of the attempt also join the folders `also`
-    of the pod, which limit the CPUs. `events` counts how often the memory groups of the attempt and of the
-    pod reached their limits. `pod` is the memory group of the pod."""
+    `tracker` lists the processes of the attempt. The processes of the attempt also join the pod's cgroups in
+    `also`, which limit the CPUs. `events` counts how often the memory groups of the attempt and of the pod
+    reached their limits. `pod` is the memory group of the pod."""
 
     memory: Path | None
     tracker: Path | None
@@ -178,8 +178,8 @@ class AttemptGroup:
         """Returns whether the attempt ran out of memory at its own limit, and not at the limit of a group
         above it or of the machine.
 
-        If version 1 sends no events, the highest use of memory is compared with the limit. The highest use
-        includes cached files that the kernel could have dropped.
+        If cgroup version 1 sends no events, the highest memory use is compared with the limit. The highest
+        memory use includes cached files that the kernel could have dropped.
         """
         if self.memory is None:
             return False
@@ -216,7 +216,8 @@ class AttemptGroup:
 
 
 def was_full(folder: Path) -> bool:
-    """Returns whether a group of version 1 ever reached its limit. Cached files are included in its use."""
+    """Returns whether a group of cgroup version 1 ever reached its memory limit. The memory use of the group
+    includes cached files."""
     limit = _read(f"{folder}/memory.limit_in_bytes").strip()
     return bool(limit) and _peak(folder) >= int(limit) * _REACHED
 
@@ -382,8 +383,9 @@ def _can_join(groups: PodGroups) -> bool:
 
 def _limit_memory(folder: Path, memory_bytes: int, *, ends_together: bool = False) -> None:
     """Sets the memory limit of a cgroup. With `ends_together`, the kernel kills all processes of the group
-    when it kills one of them because of memory. Version 1 cannot do this. With version 1, the pod finds the
-    kill in the group's counter and kills the other processes."""
+    when it kills one of them because of memory. Cgroup version 1 cannot kill all processes of a group
+    together. With cgroup version 1, the pod notices the kill by the group's counter and kills the other
+    processes."""
     if not memory_bytes:
         return
     if _write(f"{folder}/memory.max", str(memory_bytes)):
@@ -411,8 +413,8 @@ def _limit_cpus(folder: Path, cpus: float) -> None:
 
 
 def kill_all(folder: Path) -> None:
-    """Sends SIGKILL to every process in the cgroup. If the kernel cannot kill the cgroup at once, the group
-    is frozen first, so that no process can fork."""
+    """Sends SIGKILL to every process in the cgroup. If the kernel cannot kill all processes of the cgroup in
+    one step, the group is frozen first, so that no process can fork."""
     if _write(f"{folder}/cgroup.kill", "1"):
         return
     frozen = _write(f"{folder}/freezer.state", "FROZEN")
@@ -439,7 +441,8 @@ def destroy(folder: Path, patience_seconds: float = 2.0) -> bool:
 
 
 def _remove_all(folders: Iterable[Path]) -> bool:
-    """Removes all these cgroups. If one of them cannot be removed, the function continues with the next."""
+    """Removes all these cgroups. If a cgroup cannot be removed, the function continues with the next
+    cgroup."""
     results = [_remove(folder) for folder in folders]
     return all(results)
 

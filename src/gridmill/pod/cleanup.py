@@ -1,9 +1,10 @@
 """Cleans up after a pod that has ended: its processes, cgroups and folders.
 
 `python -m gridmill.pod.cleanup POD_FOLDER` ends all processes that the pod left, and deletes its files. The
-command does nothing while the pod is alive. Processes of the pod are found by its cgroups, by the processes
-that it recorded (with their start times), and by the pod's mark in their environment. Small folders are
-deleted immediately. Other folders are moved aside and deleted by a separate process, so that no job waits.
+command does nothing while the pod is alive. The command finds the processes of the pod through the pod's
+cgroups, through the process ids and start times that the pod recorded, and through the environment variables
+that identify the pod. Small folders are deleted immediately. Other folders are moved aside and deleted by a
+separate process, so that no job waits.
 """
 
 import os
@@ -36,8 +37,8 @@ _PATIENCE_SECONDS = 5.0
 
 
 def sweep(folder: PodFolder) -> bool:
-    """Ends every process that the pod's jobs left, and removes their folders and the pod's cgroups. Returns
-    True if nothing of the pod is left."""
+    """Ends every process that the pod's jobs left, and removes the folders of the jobs and the cgroups of
+    the pod. Returns True if nothing of the pod is left."""
     until = time.monotonic() + _PATIENCE_SECONDS
     clean = _end_processes(folder, until)
     removed = [destroy(path) for path in _cgroups(folder)]
@@ -107,7 +108,7 @@ def main(path: Path) -> int:
 
 
 def _why_it_died(path: Path) -> str:
-    """Returns the reason why the pod ended, as words that can follow `it`."""
+    """Returns the reason why the pod ended, for a message in which the reason follows the word `it`."""
     try:
         if (path / "pid").stat().st_mtime < _boot_time():
             return "ended because its machine was switched off or restarted"

@@ -4,8 +4,9 @@ CONFINEMENT`.
 This process makes the pod's control groups and its private folders, starts the pod as the tenant's user in
 separate namespaces, waits for it, and removes everything that the pod left. This process stays outside the
 namespaces, so that no job can end it. If this process is killed, the kernel ends the pod and all processes
-of the pod. With `--clear RECORD`, the module removes everything that a killed process of it left. With
-`--probe USER`, the module tests which kinds of isolation this machine permits, and prints an `Isolation`.
+of the pod. With `--clear RECORD`, the module removes everything that a killed process of this module left.
+With `--probe USER`, the module tests which kinds of isolation this machine permits, and prints an
+`Isolation`.
 """
 
 import os
@@ -190,8 +191,8 @@ def _confine(confinement: Confinement, groups: TenantGroups | None, machine: Mac
 
 
 def _private_folders(scratch: Path) -> list[tuple[str, str]]:
-    """Returns the private folders and the paths that they replace. Paths that are links to others are left
-    out."""
+    """Returns the private folders and the paths that they replace. Paths that are links to other paths are
+    left out."""
     places = {os.path.realpath(place): place for place in reversed(_PRIVATE) if os.path.isdir(place)}
     return [(str(scratch / place.strip("/").replace("/", "-")), real) for real, place in places.items()]
 

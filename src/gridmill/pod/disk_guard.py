@@ -1,10 +1,10 @@
-"""Watches the disks on which a pod's attempts write: the limits of attempts, the reserve of free space, and
-failures for lack of space.
+"""Watches the disks on which a pod's attempts write. The guard enforces the disk limits of attempts,
+protects the reserve of free space, and recognises failures for lack of space.
 
 The guard reads the free space a few times a second. The files of an attempt are counted only if the attempt
-has a limit, or while a disk has too little space. A few directory entries are counted at a time. An attempt
-that exceeds its limit is ended. If less than half of the reserve is free, the guard ends the attempt that
-has written most, before other attempts fail for lack of space.
+has a limit, or while a disk has too little space. The guard examines only a few directory entries at a time.
+An attempt that exceeds its limit is ended. If less than half of the reserve is free, the guard ends the
+attempt that has written most, before other attempts fail for lack of space.
 """
 
 import time
@@ -52,11 +52,11 @@ def _smaller(one: int, other: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class AttemptDisk:
-    """The files that an attempt writes in its folder and below the storage root. `spaces` are the disks of
-    the attempt with their free space at its start. `ended_for` is the reason if the guard ended the attempt.
-    `shortage` describes a disk that had too little space at the monotonic time `short_at`. In the table of a
-    sink, only files that changed after `began` (Unix time) count, because no other attempt writes to the
-    table meanwhile."""
+    """The files that an attempt writes in its folder and below the storage root. `spaces` contains, for each
+    disk of the attempt, the free space when the attempt started. `ended_for` is the reason if the guard
+    ended the attempt. `shortage` describes a disk that had too little space at the monotonic time
+    `short_at`. In the table of a sink, the guard counts all files that changed after `began` (Unix time),
+    because no other attempt writes to the table during this time."""
 
     order: AttemptOrder
     folder: Path

@@ -2,8 +2,8 @@
 a folder.
 
 A folder is kept only if it is in the state in which the pod made it: empty, with the same owner, permissions
-and attributes. A folder is reused only in the same role, so that the attributes that it inherited from the
-folder above are the same too.
+and attributes. A folder is reused only for the same purpose (its role), because a folder inherits attributes
+from the folder that contains it.
 """
 
 import os
@@ -15,7 +15,8 @@ from pathlib import Path
 from gridmill.domain.frozen import dataclass
 
 ATTEMPT, INNER, OUTPUT = "attempt", "inner", "output"
-"""The roles of folders: the folder of an attempt, a folder inside it, and the output folder of a command."""
+"""The roles of folders: the folder of an attempt, a folder inside the folder of an attempt, and the output
+folder of a command."""
 _MOST = 64
 """The largest number of kept folders. The attempts of a busy pod need fewer folders at the same time, and
 further folders are removed."""
@@ -36,7 +37,7 @@ class _Look:
 
 class EmptyFolders:
     """Stores the emptied folders of one pod for reuse. `place` is a folder on the same file system as the
-    attempts' folders. Only this pod uses it."""
+    attempts' folders. Only this pod uses the folder `place`."""
 
     def __init__(self, place: Path) -> None:
         self._place = place

@@ -1,6 +1,7 @@
 """The folders of a pod and its attempts, and the lock and mark files of the pod.
 
-The lock shows that the pod is alive. The mark files show that it was started and that it has ended.
+The lock shows that the pod is alive. The mark files show that the pod was started and that the pod has
+ended.
 """
 
 import contextlib

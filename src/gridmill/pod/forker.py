@@ -5,9 +5,9 @@ This process imports nothing of Gridmill, because forking it takes a third of th
 takes. FD is the descriptor of a SOCK_SEQPACKET socket, and POD is the process id of the pod. Each message of
 the pod contains the files of the cgroups to enter (with NUL between them) and passes the socket of a new
 process. The new process is a child of the pod (CLONE_PARENT). The new process enters the cgroups, sends its
-process id and an address, and waits for its command. The command is a text that the process reads to that
-address, with valid pointers (`HEADER`). A new process makes no Python objects, because each memory page to
-which it writes costs 5 microseconds.
+process id and an address, and waits for its command. The command is a block of bytes that the process reads
+into its memory at that address. The pointers in the block (`HEADER`) are valid at that address. A new
+process makes no Python objects, because each memory page to which it writes costs 5 microseconds.
 """
 
 import ctypes
@@ -24,12 +24,14 @@ from contextlib import suppress
 
 HEADER = struct.Struct("<16q")
 """The header of a command. The header has pointers to the path of the file for the error number, to the
-folder, to the arguments and to the environment (the last two end with a null pointer). The header also has
-the offset and the number of CPUs, the number of programs to try, and pointers to these programs."""
+folder, to the arguments and to the environment (the last two end with a null pointer). The header also
+contains the offset of the list of CPUs and the length of this list, the number of programs to try, and
+pointers to these programs."""
 PROGRAMS = 9
 """The largest number of programs that are tried for a command."""
 HELLO = struct.Struct("<2q")
-"""The first message of a new process: its process id, and the address of its text."""
+"""The first message of a new process: its process id, and the memory address to which it reads its
+command."""
 REGION_BYTES = 128 * 1024
 """The largest size of the text of a command, in bytes."""
 CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}

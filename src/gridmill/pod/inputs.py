@@ -95,8 +95,8 @@ def _hand(root: str, version: Artifact, folder: Path) -> None:
 
 
 def _hand_table(root: str, version: Artifact, folder: Path) -> None:
-    """Links the data files of the version if they contain exactly its rows. If the data files contain other
-    rows too, the rows of the version are written to a new folder."""
+    """Makes links to the data files of the version if these files contain exactly the rows of the version.
+    If the data files contain other rows too, the rows of the version are written to a new folder."""
     files = _data_files(root, version) if version.output.details.get("plain") else None
     if files is None:
         _write_rows(root, version, folder)
@@ -104,7 +104,7 @@ def _hand_table(root: str, version: Artifact, folder: Path) -> None:
 
 
 def _data_files(root: str, version: Artifact) -> list[str] | None:
-    """Returns the paths of the version's data files according to its manifest. Returns None if they are
+    """Returns the paths of the version's data files according to its manifest. Returns None if the paths are
     unknown, because a farm does not have the manifest."""
     folder = below(root, version.output.uri)
     if lies_alone(version.output.uri):

@@ -23,7 +23,7 @@ MESSAGE_BYTES = 512 * 1024
 """The largest size in bytes of a launch message, and of a message about it."""
 _PIPES = 3
 BLOCK_BYTES = 512
-"""The unit in bytes in which wait() counts reads from and writes to disks."""
+"""wait() counts the data that is read from and written to disks in units of this many bytes."""
 EVENTS_FD = 3
 """The file descriptor of the pipe for the reports of a job (GRIDMILL_EVENTS_FD)."""
 
@@ -153,7 +153,8 @@ def enter(launch: Launch, pipes: Pipes, parent: int) -> None:
 
 
 _NO_GROUP = (errno.ENOENT, errno.ENODEV)
-"""The errors of a control group that was deleted before and after its file was opened."""
+"""The error numbers for a control group that was deleted: before its file was opened, and after its file was
+opened."""
 
 
 def _end_without_group(launch: Launch, error: OSError) -> NoReturn:
@@ -256,7 +257,7 @@ libgomp).
 
 def thread_environment(cpus: float, base: Mapping[str, str]) -> Mapping[str, str]:
     """Returns the environment variables for threads: one thread per whole CPU, and at least one thread.
-    With these variables, waiting threads sleep early, unless the environment of the machine already sets how
-    threads wait."""
+    The variables also make waiting threads sleep early, unless the environment of the machine already sets
+    how threads wait."""
     spins = {name: base[name] for name in _SAID if name in base} or _SPINS
     return dict.fromkeys(VARIABLES, str(max(1, int(cpus)))) | spins

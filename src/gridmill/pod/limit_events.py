@@ -29,16 +29,16 @@ class LimitEvents:
             self._above_before = self._above.total() if self._above is not None else 0
 
     def own(self) -> int | None:
-        """Returns how often the group ran out of memory at its own limit, or None if version 1 does not
-        report it."""
+        """Returns how often the group ran out of memory at its own limit, or None if cgroup version 1 does
+        not report it."""
         counted = _counted(self.folder, "memory.events")
         if counted is not None or self._event < 0:
             return counted
         return self.total() - self.above()
 
     def above(self) -> int:
-        """Returns how often the group above ran out of memory. In version 2, only its own limit counts. In
-        version 1, a limit further up counts too."""
+        """Returns how often the group `above` ran out of memory. Cgroup version 2 counts only the limit of
+        this group. Cgroup version 1 also counts the limits of the groups that contain this group."""
         return 0 if self._above is None else self._above.total() - self._above_before
 
     def total(self) -> int:
@@ -59,7 +59,7 @@ class LimitEvents:
 
 
 def _counted(folder: Path | None, name: str) -> int | None:
-    """Returns the number after `oom` in a file of version 2, or None if the file does not exist."""
+    """Returns the number after `oom` in a file of cgroup version 2, or None if the file does not exist."""
     if folder is None:
         return None
     try:
@@ -71,7 +71,7 @@ def _counted(folder: Path | None, name: str) -> int | None:
 
 
 def _subscribe(folder: str) -> int:
-    """Returns an eventfd for the events of the group, or -1 if there are no events (version 2, no
+    """Returns an eventfd for the events of the group, or -1 if there are no events (cgroup version 2, no
     permission, or not Linux)."""
     event = -1
     try:

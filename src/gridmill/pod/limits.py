@@ -1,12 +1,12 @@
-"""The memory and CPU limits of attempts. Cgroups enforce them if the machine permits it; otherwise a guard
-samples the use.
+"""The memory and CPU limits of attempts. Cgroups enforce the limits if the machine permits cgroups.
+Otherwise, a guard samples the memory use.
 
 The guard adds up the memory of the attempt's processes (see `memory_use`) and reports when the sum exceeds
 the limit. If any process of an attempt was killed because of memory, the whole attempt is ended. Without
 this rule, a pipe or a pool of processes that lost one process could end successfully, or hang. Memory peaks
-are sampled every 50 ms. Sampling becomes slower after a while if there is no cgroup, because then every
-process must be read. `ru_maxrss` is not used, because a forked child inherits its value. If a cgroup
-measures the memory, its own peak also covers the time between two samples.
+are sampled every 50 ms. Without a cgroup, the samples become rarer after a while, because each sample must
+read every process. `ru_maxrss` is not used, because a forked child inherits its value. If a cgroup measures
+the memory, the peak that the cgroup records also covers the time between two samples.
 """
 
 import os
@@ -33,8 +33,9 @@ SLOW_SECONDS = 0.5
 _QUICK_FOR_SECONDS = 3.0
 _FEW_SAMPLES = 3
 _UNSEEN, _UNSEEN_BYTES = 0.25, 8 * MIB
-"""The peak between two samples is at most this much higher than the highest sample, as a share of the sample
-and in bytes. A larger difference would come from files that were written and removed between the samples."""
+"""The peak between two samples is at most the highest sample, plus this share of the sample, plus this
+number of bytes. A larger difference would come from files that were written and removed between the
+samples."""
 _NEARLY_ALL, _HALF = 0.8, 0.5
 
 
@@ -182,8 +183,8 @@ def shortage_in(outer: OuterGroup | None, limit: int, used: int, *, alone: bool)
     """Returns which memory limit was exceeded when the kernel killed a process in the group that contains
     the pod.
 
-    `limit` is the memory limit of the attempt, and `used` is its use at the last sample. The guard of the
-    attempt may have missed the last growth of its use.
+    `limit` is the memory limit of the attempt, and `used` is the memory that the attempt used at the last
+    sample. The guard of the attempt may have missed the last growth of this memory use.
     """
     if outer is None or outer.was_full is False:
         return MemoryShortage.MACHINE
@@ -230,7 +231,7 @@ class PodLimits:
         self, given: Amounts, group: AttemptGroup | None, *, declared: bool = False
     ) -> tuple[int, ...]:
         """Returns the CPUs of the attempt. The result is empty if the attempt may use all CPUs, or if the
-        pod's cgroup shares the CPUs among jobs without a `declared` number."""
+        pod's cgroup shares the CPUs among jobs without a `declared` number of CPUs."""
         count = max(1, round(given.cpus + 0.499))
         if (group is not None and not declared) or count >= len(self._cpus) or not given.cpus:
             return ()

@@ -1,9 +1,10 @@
 """Measures the memory of processes as a cgroup would measure it, for machines without cgroups.
 
 The sum includes anonymous memory (memory pages that forked processes share count once), swap, and shared
-memory. Shared memory is the files in tmpfs (`/dev/shm`) and memfds, whether they are open, mapped or only
-named. Each file in memory counts once, and only by its growth since the attempt started. Cached pages of
-files on disks do not count, because the kernel frees them when memory is short.
+memory. Shared memory consists of the files in tmpfs (`/dev/shm`) and memfds, including files that no process
+has open or mapped. Each file in memory counts once, and only with the bytes by which the file has grown
+since the attempt started. Cached pages of files on disks do not count, because the kernel frees them when
+memory is short.
 """
 
 import os
@@ -117,7 +118,8 @@ class MemoryUse:
         return True
 
     def _mapped(self, pid: int, seen: set[_File]) -> int:
-        """Returns the shared memory in bytes that the process maps without a file whose name is known."""
+        """Returns the shared memory in bytes that the process maps and that belongs to no file with a known
+        name."""
         total = 0
         for key, path, bytes_ in _shared_maps(pid):
             if key not in seen and self._note_path(key, path):
@@ -127,7 +129,7 @@ class MemoryUse:
         return total
 
     def _update_unseen(self, seen: set[_File]) -> None:
-        """Updates the size of files that no process has open or maps. The memory of such a file is used
+        """Updates the size of files that no process has open or maps. The memory of such a file stays in use
         until the name of the file is removed."""
         for key in [key for key in self._files if key not in seen]:
             status = _status(self._files[key].path)
@@ -212,8 +214,9 @@ def _parts(pid: int) -> _Parts:
 def read_rollup(text: bytes) -> _Parts:
     """Parses the text of /proc/PID/smaps_rollup.
 
-    Linux before version 5.4 does not list anonymous pages separately. On these versions, the private memory
-    is at most the size of the anonymous pages, and at most the proportional size of all pages.
+    Linux before version 5.4 does not list anonymous pages separately. For these versions, the function uses
+    the smaller of two values as the private memory: the size of the anonymous pages, and the proportional
+    size of all pages.
     """
     figures = _figures(text)
     swap = figures.get("SwapPss", 0)

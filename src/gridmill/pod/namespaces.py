@@ -1,8 +1,8 @@
 """Linux namespaces by system calls: separate processes, mounts and shared memory for a pod.
 
-`separate_processes` makes the next child the first process of a new namespace. No process in this namespace
-can see, signal or trace processes outside, and all of them end with that child. `separate_files` gives
-separate mounts to the process that calls it.
+`separate_processes` makes the next child the first process of a new namespace. The processes in this
+namespace cannot see, signal or trace processes outside it, and the kernel ends all of them when the first
+process ends. `separate_files` gives separate mounts to the process that calls it.
 """
 
 import ctypes
@@ -61,8 +61,8 @@ def separate_files(
 
     In each pair of `private`, the first folder replaces the second folder. All files of the machine become
     read-only, except files in the folders `writable`. The folder /proc shows only the processes of the new
-    namespace. Returns whether the files are read-only, because an old kernel cannot make them read-only.
-    Raises OSError.
+    namespace. Returns False if the files are still writable, because an old kernel cannot make them
+    read-only. Raises OSError.
     """
     _check(_libc().unshare(_NEW_MOUNTS | _NEW_IPC), "unshare")
     _mount("none", "/", "", _REC | _PRIVATE)

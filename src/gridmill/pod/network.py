@@ -14,8 +14,8 @@ _ADDRESS = slice(20, 24)  # of the sockaddr_in in an ifreq
 def own_address(link: str) -> str:
     """Returns the address of this host as the other end of the pod's link sees it. No packet is sent.
 
-    If the pods are on the machine of the control node, the address is the loopback address. If the link is
-    only a folder, the result is the name of this host.
+    If the pods are on the machine of the control node, the address is the loopback address. If the pod's
+    link is only a shared folder, the result is the name of this host.
     """
     scheme, _, rest = link.partition(":")
     if scheme == "unix":
@@ -28,7 +28,7 @@ def own_address(link: str) -> str:
 
 
 def _source_towards(host: str, port: int) -> str:
-    """Returns the local address that is used for a connection to that host. Raises OSError."""
+    """Returns the local address that is used for a connection to `host`. Raises OSError."""
     family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(target)

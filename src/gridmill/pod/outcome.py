@@ -144,7 +144,7 @@ def _memory(ending: AttemptEnding) -> AttemptOutcome:
 
 def _others_short(ending: AttemptEnding, shortage: MemoryShortage) -> AttemptOutcome:
     """Returns the outcome of an attempt whose memory was exhausted by other jobs. An attempt that failed for
-    this reason is retried with the same size, and its memory use is not used for estimates."""
+    this reason is retried with the same memory limit, and estimates ignore its memory use."""
     whose = "the pod of its resource" if shortage is MemoryShortage.POD else "the machine"
     used = show_bytes(ending.use.peak_memory_bytes)
     limit = f" of its {show_bytes(ending.memory_limit)}" if ending.memory_limit else ""

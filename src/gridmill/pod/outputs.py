@@ -4,8 +4,8 @@ and folders.
 A link is replaced with its target if the target belongs to the attempt (to its output, its work folder or
 its checkpoints) or to a version that the attempt reads. Links to other targets are refused, because these
 targets may change or disappear after the attempt. Sockets, pipes and devices are useless after their process
-has ended. Sockets, pipes and devices are removed, and the log reports it. A small output is collected
-immediately. A large output is collected by a separate process while the pod's loop continues.
+has ended. Sockets, pipes and devices are removed, and the log reports each removal. A small output is
+collected immediately. A large output is collected by a separate process while the pod's loop continues.
 """
 
 import os
@@ -58,12 +58,12 @@ class OutputFolders:
     """The folders that contain the files of a command.
 
     `output` is the output folder of the command. `excluded` are other folders to which only attempts of this
-    command write. The first of them belongs to this rank alone. `inputs` are the folders of the versions
-    that the command reads. `wanted` are the outputs that the command declares. `shared` are inputs that may
-    be shared with other readers, and `root` is the storage root that contains these inputs. All ranks of a
-    gang share `output`, and `others` is true if other ranks may still write to it. `listed` is the path of a
-    file, to which the list of output files with their hashes is written. For a gang (`of_gang`), the control
-    node checks again which files exist.
+    command write. The first of the `excluded` folders belongs to this rank alone. `inputs` are the folders
+    of the versions that the command reads. `wanted` are the outputs that the command declares. `shared` are
+    inputs that may be shared with other readers, and `root` is the storage root that contains these inputs.
+    All ranks of a gang share `output`, and `others` is true if other ranks may still write to it. `listed`
+    is the path of a file, to which the list of output files with their hashes is written. For a gang
+    (`of_gang`), the control node checks again which files exist.
     """
 
     output: Path
@@ -141,7 +141,7 @@ def collect(left: OutputFolders) -> CollectedFiles:
 
 
 def _check_shared(left: OutputFolders) -> None:
-    """Raises InputError if a version that the job read at its stored place was changed during the job."""
+    """Raises InputError if a version was changed while the job read it directly below the storage root."""
     for version in left.shared:
         seal_again(left.root, version)
         problems = find_troubles(left.root, version)
@@ -197,7 +197,7 @@ def _counted(
 
 
 def _listed(left: OutputFolders, collected_files: CollectedFiles) -> CollectedFiles:
-    """Lists the output files with their hashes, and returns the collected files with the result of this.
+    """Writes the list of the output files with their hashes, and returns the collected files.
 
     Each rank of a gang lists the files that exist when it ends, and hashes only files that no other rank has
     hashed.
@@ -282,8 +282,9 @@ class _OutputScan:
         return target
 
     def _copy(self, source: Path, target: Path, trail: tuple[Path, ...]) -> None:
-        """Copies a file or a folder. `trail` are the real folders that contain this copy. A link to one of
-        these folders is refused, because the copy would never end."""
+        """Copies a file or a folder. `trail` contains the folders that are being copied at this moment, from
+        the outermost folder to the innermost folder. A link to one of these folders is refused, because the
+        copy would never end."""
         self._made += 1
         if self._made > _MOST_COPIED:
             raise InputError(f"links in the output lead to more than {_MOST_COPIED} files", hint=_COPY)
@@ -346,7 +347,7 @@ class OutputCollection:
             )
 
     def cancel(self) -> None:
-        """Ends the process that collects the output. Nothing is stored in this case."""
+        """Ends the process that collects the output. The output of the attempt is then not stored."""
         if self.pid:
             processes.send([self.pid], signal.SIGKILL)
 

@@ -43,7 +43,7 @@ class PreforkedProcess:
             send(self.link, launch, pipes)
 
     def discard(self) -> None:
-        """Ends the waiting process. The loop of the pod reaps it like any other child."""
+        """Ends the waiting process. The loop of the pod reaps the ended process like any other child."""
         self.link.close()
 
 

@@ -55,7 +55,8 @@ def started(pid: int) -> int:
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Returns whether the process with this id is alive and started at `start` (0 for any start time)."""
+    """Returns whether the process with this id is alive and started at `start`. If `start` is 0, any start
+    time is accepted."""
     if PROC.is_dir():
         status = stat(pid)
         return status is not None and start in (0, status.started)

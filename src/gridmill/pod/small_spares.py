@@ -2,8 +2,8 @@
 
 A waiting process is a child of the pod in its own cgroup, like the processes of `prefork`, but it costs only
 a third as much. A waiting process can only execute a program, so the pod makes everything on disk that a
-simple command needs. One waiting process is kept. After many commands started at the same time, as many
-processes are kept as these commands needed.
+simple command needs. One waiting process is kept. After several commands have started at the same time, the
+pod keeps as many waiting processes as these commands needed.
 """
 
 import os
@@ -87,7 +87,7 @@ class SmallSpare:
             socket.send_fds(self.link, [told], [pipes.out, pipes.err, pipes.events])
 
     def discard(self) -> None:
-        """Ends the waiting process. The loop of the pod reaps it like any other child."""
+        """Ends the waiting process. The loop of the pod reaps the ended process like any other child."""
         self.link.close()
 
 
@@ -241,8 +241,8 @@ class SmallSpares:
 
 
 def _hello(link: socket.socket) -> tuple[int, int] | None:
-    """Returns the first message of a process that is ready: its process id and the address of its text.
-    Returns None if the process died or takes too long."""
+    """Returns the first message of a process that is ready: its process id, and the memory address to which
+    it reads its command. Returns None if the process died or takes too long."""
     try:
         pid, address = HELLO.unpack(link.recv(HELLO.size))
     except (OSError, struct.error):

@@ -1,5 +1,5 @@
-"""Starts the process of an attempt. The pod forks it in advance or now, or the prepared zygote of the pod
-forks it."""
+"""Starts the process of an attempt. Either the pod forks the process, in advance or when the attempt starts,
+or the pod's zygote forks the process."""
 
 import contextlib
 import os
@@ -233,8 +233,8 @@ def _without_ranks(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_client(client: Mapping[str, str], pod: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of the client, without Gridmill's own variables, because the settings of the pod
-    were fixed when it started."""
+    """Returns the environment variables of the client, without Gridmill's own variables, because the
+    settings of the pod were fixed when the pod started."""
     theirs = {name: value for name, value in client.items() if not name.startswith(_OURS)}
     return _without_ranks({**theirs, **{name: one for name, one in pod.items() if name.startswith(_OURS)}})
 

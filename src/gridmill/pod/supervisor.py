@@ -350,8 +350,8 @@ class Supervisor:
         """Deletes the files of an attempt that filled the disk or could not write all its files. No job
         needs these files, and other jobs wait for the space.
 
-        The output folder of a gang is kept because its ranks share it. The outputs of parts are kept because
-        they are combined later.
+        The output folder of a gang is kept because its ranks share it. The output of a part of a job is kept
+        because the outputs of all parts are combined later.
         """
         order = attempt.order
         own = order.output_uri.rpartition("/")[2] == order.attempt_id
@@ -405,7 +405,7 @@ class Supervisor:
 
     def tidy(self) -> None:
         """Removes the files of ended attempts. The files are removed after the ends of the attempts were
-        sent, because no job waits for it."""
+        sent, because no job waits for the removal."""
         while self._uncleaned:
             attempt = self._uncleaned.pop()
             if attempt.group is not None:

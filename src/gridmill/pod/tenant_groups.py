@@ -49,8 +49,8 @@ class PlannedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The totals of a machine, of which limits are a percentage: its memory in bytes, and its number of
-    processes and threads."""
+    """The totals of a machine: its memory in bytes, and its number of processes and threads. Limits in
+    percent refer to these totals."""
 
     memory_bytes: int
     processes: int
@@ -191,7 +191,8 @@ def _trees(hierarchies: Hierarchies) -> dict[Path, list[str]]:
     """Returns the folder of this process in each cgroup tree that is used, with the controllers of the tree.
     Several controllers may share a tree.
 
-    Processes are found through version 2 without controllers, or else through the freezer of version 1.
+    The processes of a pod are found through cgroup version 2 if it is mounted without controllers, or else
+    through the freezer of cgroup version 1.
     """
     trees: dict[Path, list[str]] = {}
     for name in (*_LIMITED, "cpuacct"):

@@ -2,9 +2,9 @@
 
 A pod starts its zygote as `python -m gridmill.pod.zygote TYPE FD`. Libraries that only some jobs of the type
 need are imported before the first of these jobs is forked. The zygote runs no job, opens no connection and
-uses no GPU. Therefore a forked child is as good as a new process that has done its imports. OpenBLAS gets
-only one thread in the zygote, so that there is no other thread when it forks. The children of the zygote
-increase the number of threads.
+uses no GPU. Therefore a forked child behaves like a new process that has already imported the libraries.
+OpenBLAS gets only one thread in the zygote, so that there is no other thread when it forks. The children of
+the zygote increase the number of threads.
 """
 
 import contextlib
@@ -30,8 +30,9 @@ from gridmill.pod.launch import BLOCK_BYTES, Launch, Pipes, die_with_parent, ent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZygoteReport:
-    """A message of a zygote to the pod. `ready`, `forked` (attempt_id, pid), `ended` (pid, wait status, the
-    use that wait() reported) or `failed` (attempt_id, message) if it could not fork."""
+    """A message of a zygote to the pod. `kind` is `ready`, `forked` (attempt_id, pid), `ended` (pid, wait
+    status, the resource use that wait() reported), or `failed` (attempt_id, message) if the zygote could not
+    fork."""
 
     kind: str
     attempt_id: str = ""
@@ -153,7 +154,7 @@ def preload(kind: str) -> None:
 
 
 def bring(names: Iterable[str]) -> None:
-    """Imports those of these modules that are not imported yet. A module that cannot be imported is skipped,
+    """Imports each of these modules that is not imported yet. A module that cannot be imported is skipped,
     because the job reports the error later."""
     missing = [name for name in names if name not in sys.modules]
     for name in missing:

@@ -42,7 +42,8 @@ _SKEWED = "RequestTimeTooSkewed"
 _S3 = {"disable_bulk_delete": "true"}  # some servers with the S3 protocol do not support it
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _READING = {"timeout": timedelta(seconds=900), "read_timeout": timedelta(seconds=30)}
-"""The timeouts of reads. A read may take long as long as bytes arrive."""
+"""The timeouts of reads. Reading an object may take up to 15 minutes if bytes arrive at least every 30
+seconds."""
 _PUTTING = {"timeout": timedelta(seconds=300)}
 """The timeout for putting an object into the bucket, because no bytes arrive during this request."""
 

@@ -53,8 +53,8 @@ def pack(chunks: Sequence[Chunk]) -> ChunkPack:
 
 
 def parts(name: str, index: bytes) -> Mapping[str, PackSlice]:
-    """Returns the positions of the pack's chunks, by their hashes. Returns nothing if the index does not
-    match the name of its pack."""
+    """Returns the positions of the pack's chunks, by their hashes. Returns an empty mapping if the index
+    does not match the name of its pack."""
     if hashlib.sha256(index).hexdigest() != name:
         return {}
     result, begin = {}, 0
@@ -96,7 +96,7 @@ class BucketCache:
         self._single: set[str] = set()
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
-        """Returns those of the chunks that the bucket does not have, each of them once. Raises InputError,
+        """Returns the given chunks that the bucket does not have, each chunk once. Raises InputError,
         UnavailableError."""
         unique = list(dict.fromkeys(chunks))
         for chunk in unique:
@@ -160,8 +160,8 @@ class BucketCache:
             self._packed[made.name] = parts(made.name, made.index)
 
     def parcels(self, sizes: Mapping[str, int]) -> tuple[BucketObject, ...]:
-        """Returns signed URLs with which a farm without credentials can read these chunks. `sizes` are the
-        sizes in bytes by hash. The chunks must exist."""
+        """Returns signed URLs with which a farm without credentials can read these chunks. `sizes` contains
+        the size in bytes of each chunk, by its hash. The chunks must exist."""
         packed, slices_by_pack = self._packed_chunks(), dict[str, list[ChunkSlice]]()
         for chunk, size_bytes in sizes.items():
             part = packed.get(chunk)

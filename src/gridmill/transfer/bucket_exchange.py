@@ -148,8 +148,8 @@ class ExportBucketEndpoint:
 
 
 def sweep(bucket: Bucket, before: datetime, but: Container[str] = ()) -> None:
-    """Deletes objects that were put before this time and that were not deleted for any reason. Objects in
-    use (`but`) stay."""
+    """Deletes objects that were put before this time and that still exist for any reason. Objects in `but`
+    are still in use and are not deleted."""
     for name in bucket.older(before):
         if name not in but:
             bucket.remove(name)

@@ -31,7 +31,7 @@ SETTLED_NS = 2_000_000_000
 change again within the same tick of the file system's clock."""
 
 HASH = "blake3"
-"""The name of the hash function. Cached hashes of another function are ignored."""
+"""The name of the hash function. Hashes that were cached with another hash function are ignored."""
 
 
 class FileStatus(Protocol):
@@ -144,9 +144,9 @@ PATIENCE_SECONDS = 0.25
 class FairScheduler:
     """A lock for threads that do many small operations on the files of one folder.
 
-    If several such threads run, they switch the interpreter with each operation. Switching costs more than
-    the operations (it takes twice the time for files of 10 kB in memory). Therefore only one of these
-    threads runs at a time in this process. While the running thread waits for files (on a disk or a
+    If several such threads run, the interpreter switches between them at each operation. Switching costs
+    more than the operations: for files of 10 kB in memory, the work takes twice as long. Therefore only one
+    of these threads runs at a time in this process. While the running thread waits for files (on a disk or a
     network), other threads may run. No thread waits for its turn longer than `patience_seconds`.
     """
 
@@ -180,7 +180,7 @@ _TOGETHER = 256  # small files that a thread reads in one turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ScannedFile:
-    """A file of the scanned folder, with the status that it had when it was found."""
+    """A file of the scanned folder, with its status at the moment when the scan found the file."""
 
     path: str
     stat: os.stat_result

@@ -43,10 +43,11 @@ HELD_BYTES = 8 << 20
 class ChunkStore:
     """The chunks of one tenant in a folder of this machine. It implements ChunkEndpoint.
 
-    The folder contains `chunks/LOT/HASH`, `pins/OWNER` and `drafts/`, and files of several chunks that were
-    expected (see LargeFiles). A lot is a group of chunks that were stored together. A lot needs one rename
-    instead of one rename for each chunk. Only one process opens a store at a time, but several threads of
-    this process may use it. If the process is killed at any moment, the store contains only complete chunks.
+    The folder contains `chunks/LOT/HASH`, `pins/OWNER` and `drafts/`, and large files, which consist of
+    several chunks (see LargeFiles). A lot is a group of chunks that were stored together. A lot needs one
+    rename instead of one rename for each chunk. Only one process opens a store at a time, but several
+    threads of this process may use it. If the process is killed at any moment, the store contains only
+    complete chunks.
     """
 
     def __init__(
@@ -86,7 +87,8 @@ class ChunkStore:
         return self._size_bytes
 
     def _listed(self) -> OrderedDict[str, int]:
-        """Returns the sizes in bytes of chunks and large files. The least recently used are first."""
+        """Returns the sizes in bytes of chunks and large files. The least recently used chunks and files
+        come first."""
         entries = [
             (os.stat(self._path(name)).st_atime_ns, name, size) for name, size in self._large.sizes().items()
         ]
@@ -100,8 +102,8 @@ class ChunkStore:
         return OrderedDict((name, size) for _, name, size in sorted(entries))
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
-        """Returns those of the chunks that the store does not have, each of them once. The other chunks are
-        marked as used now."""
+        """Returns the given chunks that the store does not have, each chunk once. For the other chunks, the
+        time of the last use is set to now."""
         presence: dict[str, bool] = {}
         with self._lock:
             return tuple(chunk for chunk in dict.fromkeys(chunks) if not self._has(chunk, presence))
@@ -224,7 +226,7 @@ class ChunkStore:
         return lacking
 
     def _copied(self, chunk: str) -> bool:
-        """Writes an existing chunk to all places where it is expected. Returns whether the chunk does not
+        """Writes an existing chunk to all large files that expect it. Returns whether the chunk does not
         need a separate file any more."""
         with suppress(NotFoundError, DataError):
             (content_chunk,) = self.fetch((chunk,))
@@ -515,7 +517,7 @@ class SpaceByOwner:
         an earlier reservation for the same folder.
 
         `others` contains the content of those owners that this object does not manage. Returns owners that
-        came later and are still waiting. The returned owners must give up their space and request all of it
+        came later and are still waiting. The returned owners lose their space and must request all of it
         again. Raises CapacityError if the request exceeds the quota. Raises UnavailableError while other
         owners use the space, or if they came earlier and are waiting.
         """

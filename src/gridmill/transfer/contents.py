@@ -67,8 +67,8 @@ def _links(folder: Path) -> Iterator[StoredLink]:
 
 @contextmanager
 def reading_errors(place: str | Path) -> Iterator[None]:
-    """Converts errors of the operating system about the files of a version into StorageError. `place` is
-    used if the error names no file."""
+    """Converts errors of the operating system about the files of a version into StorageError. If the error
+    contains no file name, the message shows `place`."""
     try:
         yield
     except OSError as error:

@@ -44,8 +44,8 @@ class EvictingStore(Protocol):
 class DiskRoom:
     """Shares the space of the disk that contains `folder`. This class is safe to use from several threads.
 
-    `why` returns for the name of a store a text about who uses the disk. This text becomes the end of the
-    error message.
+    `why` takes the name of a store and returns a text that shows who uses the disk. This text becomes the
+    end of the error message.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ def seal(path: Path) -> None:
 
 
 def seal_open(descriptor: int) -> None:
-    """Does the same as `seal` for an open file, but without the sync. Raises OSError."""
+    """Seals an open file in the same way as `seal`, but does not sync it to the disk. Raises OSError."""
     os.fchmod(descriptor, READ_ONLY)
     os.utime(descriptor, ns=(time.time_ns(), SEALED_NS))
 

@@ -31,7 +31,8 @@ from gridmill.transfer.stream import (
 )
 
 _THIN_BYTES_PER_SECOND = 1e6
-"""If the rate is lower than this, four chunks at the same time take longer than ten seconds."""
+"""If the rate is lower than this many bytes per second, four chunks at the same time take longer than ten
+seconds."""
 _BETTER = 1.25
 
 
@@ -77,17 +78,17 @@ T = TypeVar("T")
 
 
 class ChunkReader(Protocol):
-    """Reads chunks from one place. Several threads call it at the same time."""
+    """Reads chunks from one place. Several threads call a reader at the same time."""
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
         """Yields the contents of the chunks. Raises NotFoundError, UnavailableError."""
 
 
 class ChunkWriter(Protocol):
-    """Stores chunks in one place. Several threads call it at the same time."""
+    """Stores chunks in one place. Several threads call a writer at the same time."""
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
-        """Returns those of the chunks that this place does not have. Raises UnavailableError."""
+        """Returns the given chunks that this place does not have. Raises UnavailableError."""
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         """Stores these chunks. May be repeated. Raises DataError if a content does not match its hash, and
@@ -218,8 +219,9 @@ def push(
     stop: threading.Event | None = None,
     only: Collection[str] | None = None,
 ) -> None:
-    """Sends the chunks of the folder `root` that `far` does not have. With `only`, no other chunks are sent.
-    Raises the errors of `transfer_chunks`, and ConflictError if a file has changed since the scan."""
+    """Sends the chunks of the folder `root` that `far` does not have. If `only` is given, the function sends
+    only the chunks that are in `only`. Raises the errors of `transfer_chunks`, and ConflictError if a file
+    has changed since the scan."""
     tree = ScannedTree(root, manifest)
     sizes = chunk_sizes(manifest)
     if only is not None:

@@ -24,8 +24,8 @@ class ChunksInFlight:
 
     @contextmanager
     def taken(self, lacking: Iterable[str]) -> Iterator[frozenset[str]]:
-        """Yields those of the missing chunks that no other transfer is sending. Inside the `with` block,
-        only the caller sends these chunks."""
+        """Yields the missing chunks that no other transfer is sending. Inside the `with` block, only the
+        caller sends these chunks."""
         with self._changed:
             mine = frozenset(chunk for chunk in lacking if chunk not in self._chunks)
             self._chunks |= mine

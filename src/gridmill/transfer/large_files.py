@@ -60,8 +60,9 @@ def layouts(manifest: Manifest) -> dict[str, FileLayout]:
 
 
 class _PartialFile:
-    """A large file that is incomplete. `absent` are the positions of chunks that have not arrived. If the
-    file was `reused` after a restart, it must be read to find the chunks that have not arrived."""
+    """A large file that is incomplete. `absent` are the positions of chunks that have not arrived. `reused`
+    is true if the file existed before a restart, so that it must be read to find the chunks that have not
+    arrived."""
 
     def __init__(self, layout: FileLayout, *, whole: bool = False, found: bool = False) -> None:
         self.layout, self.name, self.whole, self.reused = layout, layout.name, whole, found
@@ -99,8 +100,8 @@ class _PartialFile:
 
 
 class LargeFiles:
-    """The large files of a ChunkStore. A file is `coming/NAME`, or `large/NAME` when it is complete, and its
-    layout is `layouts/NAME`.
+    """The large files of a ChunkStore. An incomplete file is stored as `coming/NAME`, a complete file as
+    `large/NAME`, and the layout of a file as `layouts/NAME`.
 
     This class is safe to call from several threads. If the process is killed, an incomplete file contains
     some of its chunks. When the file is expected again, the hashes of its content show which chunks it

@@ -1,5 +1,5 @@
 """Checks the paths of a folder that comes from other users or in which other users write, so that no name
-and no link leads outside."""
+and no link leads out of the folder."""
 
 import errno
 import os
@@ -26,8 +26,9 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a 
 def check_path(path: str) -> None:
     """Checks a relative path from a manifest or a request. The path is written with `/`.
 
-    Raises UnsafePathError if the path is absolute or too long for a file system. The error is also raised
-    for empty parts, `.` and `..`, and for backslashes, NUL and text that is not UTF-8.
+    Raises UnsafePathError if the path is absolute or too long for a file system. The error is also raised if
+    a component of the path is empty, `.` or `..`, and if the path contains a backslash, NUL or text that is
+    not UTF-8.
     """
     try:
         encoded = path.encode()
@@ -51,8 +52,8 @@ def check_manifest(manifest: Manifest) -> None:
     """Checks that the files of a manifest can be written as a folder. The manifest of a single file has one
     entry with an empty path.
 
-    Raises UnsafePathError for paths that lead outside or conflict (the same path twice, or a file that is
-    also a folder), and InputError for sizes that do not match the chunks.
+    Raises UnsafePathError for paths that lead out of the folder or conflict (the same path twice, or a file
+    that is also a folder), and InputError for sizes that do not match the chunks.
     """
     if not 0 < manifest.chunk_bytes <= LARGEST_CHUNK_BYTES:
         raise InputError(

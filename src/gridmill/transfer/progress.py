@@ -20,10 +20,10 @@ take hours on a slow connection."""
 class TransferState:
     """The progress of one or more transfers.
 
-    `present_bytes` of the `total_bytes` exist at the destination and need no transfer. `transferred_bytes`
-    were sent or are in flight. The recent rate is `bytes_per_second` (0 in the first moments).
-    `still_seconds` is the number of seconds without progress. `trouble` is the reason why the transfer is
-    being retried; it is cleared when data arrives.
+    Of the `total_bytes` bytes, `present_bytes` bytes exist at the destination and need no transfer.
+    `transferred_bytes` is the number of bytes that were sent or are in flight. The recent rate is
+    `bytes_per_second` (0 in the first moments). `still_seconds` is the number of seconds without progress.
+    `trouble` is the reason why the transfer is being retried. When data arrives, `trouble` becomes empty.
     """
 
     total_bytes: int
@@ -47,8 +47,8 @@ class TransferState:
 
 
 class TransferProgress:
-    """Counts the transferred bytes of one or more transfers. Several threads may use it. The progress may be
-    read at any time."""
+    """Counts the transferred bytes of one or more transfers. Several threads may use this class at the same
+    time. The progress may be read at any time."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -104,8 +104,8 @@ class TransferProgress:
             self._mark()
 
     def _mark(self) -> None:
-        """Records an earlier state, from which the rate is computed later. The first moments do not count,
-        because the buffers of the connection fill during this time."""
+        """Records the present state, so that the rate can be computed from it later. The first moments do
+        not count, because the buffers of the connection fill during this time."""
         self._moved = self._clock()
         if not self._marks or self._moved - self._marks[-1][0] >= _MARK_SECONDS:
             self._marks.append((self._moved, self._transferred + self._under_way))

@@ -54,8 +54,8 @@ class SignedUrlFarm(Protocol):
 
 
 def check_bucket(url: str, place: str = "") -> None:
-    """Raises InputError if the URL is not the URL of a bucket. The error names `place` (default: the
-    URL)."""
+    """Raises InputError if the URL is not the URL of a bucket. The error shows `place`, or the URL if
+    `place` is empty."""
     if not _BUCKET.fullmatch(url) or ".." in url.split("/"):
         raise InputError(
             f"{url!r} is not the address of a bucket" if place else "is no bucket",
@@ -170,8 +170,8 @@ def _runs(slices: Iterable[ChunkSlice]) -> Iterator[list[ChunkSlice]]:
 
 
 def _refuse_short(answer: http.client.HTTPResponse, size_bytes: int, url: str) -> None:
-    """Raises DataError if the object is too short, because it stays too short. If only the connection broke,
-    a retry may succeed."""
+    """Raises DataError if the object is too short, because a retry would read the same object. If only the
+    connection broke, a retry may succeed."""
     if answer.length is not None and answer.length < size_bytes:
         raise DataError(f"has {answer.length} bytes, but {size_bytes} were uploaded", place=_shown(url))
 
@@ -305,8 +305,8 @@ def _connection(
 def _far_address(host: str, port: int) -> str:
     """Returns the address to connect to.
 
-    The host name is looked up once, and its address is checked before anything is sent. Therefore it has no
-    effect if the name resolves to another address the next time. Raises InputError, OSError.
+    The host name is looked up once, and its address is checked before anything is sent. Therefore a later
+    change of the name's address cannot bypass this check. Raises InputError, OSError.
     """
     addresses = [str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     for address in addresses:
@@ -332,9 +332,9 @@ def _is_own(address: str) -> bool:
 
 
 def is_refused(address: str) -> bool:
-    """Returns whether a farm must not connect to the address, in any notation. Refused are the machine
-    itself, addresses that are never routed, and metadata services, because these give the machine's own
-    credentials to any client."""
+    """Returns whether a farm must not connect to the address, in any notation. The function refuses the
+    machine itself, addresses that are never routed, and metadata services. A metadata service gives the
+    machine's own credentials to any client."""
     ip = ip_address(address.partition("%")[0])
     return any(_is_near(one) for one in (ip, *_within(ip)))
 

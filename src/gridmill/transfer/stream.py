@@ -106,7 +106,7 @@ class Decoder:
             raise InputError("the data ends in the middle of a frame", hint="Send the chunks again.")
 
     def _feed_head(self, piece: memoryview) -> memoryview:
-        """Reads the head of a frame, and returns the bytes of the piece after it."""
+        """Reads the header of a frame, and returns the bytes of the piece that follow the header."""
         lacking = _HEAD.size - len(self._head)
         self._head += piece[:lacking]
         if len(self._head) == _HEAD.size:
@@ -141,14 +141,14 @@ hashed and written. Hashing a piece from the cache is twice as fast as reading i
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteMeter:
     """Counts the bytes of a transfer. `moved` gets the number of bytes of each piece (at most `piece_bytes`)
-    that is sent next or has arrived. If bytes are sent again, it gets a negative number. If `moved` raises
-    an error, the transfer ends."""
+    that is sent next or has arrived. If bytes are sent again, `moved` gets a negative number. If `moved`
+    raises an error, the transfer ends."""
 
     moved: Callable[[int], None]
     piece_bytes: int = PIECE_BYTES
 
     def sending(self, data: Content) -> Iterator[Content]:
-        """Yields the data in pieces. Each piece is returned when the rate limit permits it."""
+        """Yields the data in pieces. A piece is yielded as soon as the rate limit permits it."""
         for piece in in_pieces(data, self.piece_bytes):
             self.moved(len(piece))
             yield piece
@@ -167,7 +167,7 @@ class ChunkStream:
     pieces: Iterator[Content]
 
     def gathered(self) -> Chunk:
-        """Returns the complete chunk. The caller must compare its hash."""
+        """Returns the complete chunk. The caller must compare the hash of the chunk with its content."""
         data = bytearray()
         for piece in self.pieces:
             if not data and len(piece) == self.size_bytes:

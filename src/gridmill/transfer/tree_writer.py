@@ -50,8 +50,8 @@ class CheckedOutTree:
 
 
 class TreeCheckout:
-    """Builds folders below a root from the chunks of a store. Several threads of one process may use it, but
-    only one process at a time.
+    """Builds folders below a root from the chunks of a store. Several threads of one process may use this
+    class at the same time, but several processes may not.
 
     Drafts and records are in the folder of the store. Drafts and records are not below the root, because
     jobs write there and could redirect them with a link. `drafts` is a separate folder for drafts. A
@@ -89,10 +89,10 @@ class TreeCheckout:
 
         If chunks are missing, the function returns them, pins all chunks for the attempt, and builds
         nothing. The caller must call it again after the chunks have arrived. The built files are read-only,
-        and are links to chunks if possible. With `writable`, they are new copies each time. An older folder
-        at the path is replaced. Raises ConflictError if another attempt uses the folder with other content.
-        Raises UnsafePathError, InputError, CapacityError if the request exceeds the quota, UnavailableError
-        while others use the space (see DiskRoom), and StorageError.
+        and are links to chunks if possible. With `writable`, the built files are new copies at each call. An
+        older folder at the path is replaced. Raises ConflictError if another attempt uses the folder with
+        other content. Raises UnsafePathError, InputError, CapacityError if the request exceeds the quota,
+        UnavailableError while other owners use the space (see DiskRoom), and StorageError.
         """
         check_path(uri)
         check_manifest(manifest)
@@ -395,7 +395,7 @@ def hand_tree(source: Path, target: Path) -> None:
 
 
 def hand_files(files: Iterable[tuple[str, str]]) -> None:
-    """Makes the second path of each pair equal to the first path.
+    """For each pair, makes a file at the second path with the same content as the file at the first path.
 
     Small files are copied, and the copies belong to the reader. Large files are copied too if the file
     system can copy without writing (XFS, Btrfs). On other file systems, large files become read-only hard

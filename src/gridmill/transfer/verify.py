@@ -57,8 +57,8 @@ def check_order(order: AttemptOrder, root: str | Path, say: Callable[[str], obje
     """Checks the versions that the job reads, and the table to which the job adds rows.
 
     Raises DataError if a version was changed after it was made, and StorageError. If the previous version of
-    an incremental dataset was changed, the dataset does not continue from it. The function reports this, and
-    the returned order contains no previous version.
+    an incremental dataset was changed, the dataset does not continue from it. The function reports the
+    change, and the returned order of the job contains no previous version.
     """
     check_inputs(root, (entry.artifact for entry in order.inputs))
     earlier = tuple(entry.artifact for entry in order.earlier)
@@ -101,8 +101,8 @@ def repair_hint(version: Artifact) -> str:
 def find_troubles(root: str | Path, version: Artifact, *, read_all: bool = False) -> tuple[FileProblem, ...]:
     """Returns the problems of the version's files, by path, or none if the version has no list of files.
 
-    The content of files is read if the time of change of a file differs, always for small versions, and with
-    `read_all` for all versions. Raises StorageError if a file cannot be read.
+    The function reads the content of each file whose time of change differs. For small versions, and with
+    `read_all`, it reads the content of all files. Raises StorageError if a file cannot be read.
     """
     contents = _contents(root, version)
     return _compared(root, version, contents, read_all=read_all) if contents is not None else ()

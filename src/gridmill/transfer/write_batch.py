@@ -1,4 +1,5 @@
-"""Writes several small files atomically. Instead of once for each file, it waits only once for the disk."""
+"""Writes several small files atomically. The module waits for the disk only once, and not once for each
+file."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -21,8 +22,8 @@ class WriteBatch:
         self._drafts: dict[Path, Path] = {}
 
     def add(self, path: Path, data: bytes) -> None:
-        """Writes the file as a draft. `place` later gives the draft its name. `place` gives it its name. If
-        several files were added for one path, the last one is kept. Raises StorageError."""
+        """Writes the file as a draft. `place` later gives the draft its name. If several files were added
+        for one path, the last one is kept. Raises StorageError."""
         draft = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
             try:
