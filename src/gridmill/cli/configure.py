@@ -209,7 +209,11 @@ Memory = Annotated[
 Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs of each worker. Default: 0.")]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, help="Number of workers. Each worker is a pod. Default: as many as are useful."),
+    typer.Option(
+        min=1,
+        help="Number of workers. Each worker is a pod. "
+        "Default: pods are added while jobs wait and CPUs are free.",
+    ),
 ]
 Keep = Annotated[
     str | None, typer.Option(help="Time that a deployment stays up after its last job, for example 10m.")
