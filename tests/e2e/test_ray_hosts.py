@@ -324,7 +324,7 @@ jobs:
     view = lab.ended(run, "on")
     assert state(view) == "succeeded", messages(view)
     [first, second, third] = [one["message"] for one in job(view, "gang")["attempts"]]
-    assert "its node is lost" in first
+    assert "the node of the pod is lost" in first
     assert second.startswith("rank ")
     assert third == ""
     told = [line.split(":") for line in marks.read_text().split()]

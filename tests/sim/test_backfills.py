@@ -192,7 +192,7 @@ def test_what_is_not_its_chunks_is_refused_and_nothing_is_kept():
     with pytest.raises(NotFoundError, match="over that range"):
         cases.start_backfill(MONTH)
     grid.node.control.alarms = None
-    with pytest.raises(UnavailableError, match="stays up"):
+    with pytest.raises(UnavailableError, match="permanent control node"):
         start(grid)
     assert cases.backfills().items == ()
     assert not list(grid.store.list(Chunk))

@@ -410,7 +410,7 @@ class Bridge:
     def _lost(self, pod_id: str) -> PodReport:
         since = self._lost_since.setdefault(pod_id, time.monotonic())
         if time.monotonic() - since < self._patience_with(pod_id):
-            return PodReport(status=PodStatus.UNKNOWN, message="its node is lost")
+            return PodReport(status=PodStatus.UNKNOWN, message="the node of the pod is lost")
         self._over(pod_id)
         why = "the node of the pod is lost: it was switched off, disconnected or removed"
         return PodReport(status=PodStatus.GONE, message=why, left=True)
