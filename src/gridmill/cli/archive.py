@@ -33,7 +33,8 @@ def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An archive made by `gridmill backup`.")],
     json: Json = False,
 ) -> None:
-    """Restore the pipelines of an archive into this grid. All data is verified first."""
+    """Restore the pipelines of an archive into this grid. Before any pipeline is restored, all data in the
+    archive is verified."""
     with session(context) as client:
         moved = client.restore(file)
     if json:

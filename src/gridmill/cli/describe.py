@@ -299,7 +299,7 @@ def _breakdowns(one: Artifact) -> Iterator[RenderableType]:
 
 def graph_words(told: Mapping[str, Any]) -> str:
     """Return a text that states whether the model has an ONNX graph, and with which rows the graph was
-    checked. The text is empty for older versions."""
+    checked. The text is empty for models that were stored by older releases of Gridmill."""
     if "files" not in told:
         return ""
     if "model.onnx" not in told["files"]:

@@ -67,8 +67,8 @@ def export(
 
 
 def _one(versions: list[str], to: str, output: str) -> str:
-    """Return the version to write. Raises InputError for the former usage of `export`, which is now the
-    command `backup`."""
+    """Return the version whose rows or graph the command writes to a file. Raises InputError for the former
+    usage of `export`, which is now the command `backup`."""
     if output:
         again = f"gridmill backup {' '.join(versions)} -o {output}"
         raise InputError(

@@ -213,8 +213,8 @@ def _read(place: str, parse: Callable[[str], T], text: str) -> T:
 
 
 def reachable(address: str) -> str:
-    """Return HOST:PORT for other machines. If the farm listens on all addresses, HOST is the name of this
-    machine."""
+    """Return the address HOST:PORT at which other machines reach the farm. If the farm listens on all
+    addresses, HOST is the name of this machine."""
     host, port = read_address(address)
     return f"{socket.gethostname()}:{port}" if host in _EVERYWHERE else address
 

@@ -125,7 +125,8 @@ class Membership:
         """Add this machine to the grid. The function `beat` is called during the join and may raise an
         error.
 
-        Raises the errors of `beat` and of Provider.join. After an error nothing runs on this machine.
+        Raises the errors of `beat` and of Provider.join. After an error, no process of the grid runs on this
+        machine.
         """
         self.leave()
         self._node = self.machine.join(
@@ -154,8 +155,8 @@ class Membership:
 
     def leave(self, why: str = "") -> None:
         """Remove the node from the grid, then end its remaining jobs. With `why`, also print that the
-        machine is returned to its owner. The text is printed as soon as the machine is no longer a node. The
-        call can be repeated."""
+        machine is returned to its owner. The text is printed as soon as the machine is no longer a node. If
+        the machine is not in the grid, the method does nothing."""
         node, self._node = self._node, None
         if node is None:
             return
@@ -174,8 +175,8 @@ class JoinRetryLimit:
         self._since: float | None = None
 
     def after(self, error: UnavailableError, now: float) -> str:
-        """Return the message for a retry. Raises the last UnavailableError when the time for retries is
-        over."""
+        """Return the message to print before the next try to join the grid. When the time for retries is
+        over, the method raises an UnavailableError with the last message."""
         self._since = now if self._since is None else self._since
         if now < self._since + self._seconds:
             return f"{error.message}; retrying for {show_seconds(self._seconds)}"

@@ -28,6 +28,6 @@ class LiveTable:
         self._live.__exit__(None, None, None)
 
     def show(self, tick: Tick) -> None:
-        """Draw the table in place of the previous table."""
+        """Draw the table, and replace the table that was drawn before."""
         most = max(3, self._screen.height - _LINES_BESIDE_JOBS)
         self._live.update(run_table(tick.view, time.time(), most=most), refresh=True)

@@ -349,8 +349,8 @@ def _tabulate(kind: Noun, found: Sequence[Any], names: Mapping[str, str]) -> Non
 
 
 def list_table(head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> FittedTable:
-    """Return a table with a list for a screen. All columns of the table except the first column are wrapped
-    between words. On a narrow screen, the least important columns are hidden."""
+    """Return a table for a terminal, which shows a list of records. All columns of the table except the
+    first column are wrapped between words. On a narrow screen, the least important columns are hidden."""
     return FittedTable(head, rows, folded=head[1:], left_out=_LEFT_OUT)
 
 

@@ -138,7 +138,8 @@ def _talk(talk: Talk, orders: int, reports: int) -> None:
 
 
 class Crew:
-    """The running child processes by process id. The parent can wait for all of them at the same time."""
+    """A group of running child processes, by process id. The parent process can wait for all of these
+    processes at the same time."""
 
     def __init__(self) -> None:
         self.children: dict[int, WorkerProcess] = {}
@@ -227,8 +228,8 @@ class CpuTotals:
         return _each(self, before, -1)
 
     def plus(self, other: "CpuTotals") -> "CpuTotals":
-        """Return the sum of these totals and `other`. If a field is None in one of the two records, the
-        field is also None in the sum."""
+        """Return the sum of this record and the record `other`. If a field is None in one of the two
+        records, the field is also None in the sum."""
         return _each(self, other, 1)
 
 

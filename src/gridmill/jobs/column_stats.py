@@ -23,8 +23,8 @@ TOLD_AT_ONCE = 16
 each column, which takes 2.2 MiB even for a single row."""
 Facts = Mapping[str, Mapping[str, Any]]
 Files = Mapping[str, pa.RecordBatchReader]
-"""Files to read: for each file its name and a row number. Rows are read in the order of this list of
-files."""
+"""The files to read, as a mapping from the name of each file to a reader of its rows. The files are read in
+the order of this mapping."""
 
 
 def describe(context: JobContext, files: Files, columns: Sequence[str], schema: pa.Schema) -> Facts:

@@ -207,8 +207,8 @@ def average_precision(positive: Mask, score: Floats) -> float:
 
 
 def area_under_curve(positive: Mask, score: Floats) -> float:
-    """Return the probability that a positive row has a higher score than a negative row. Equal scores count
-    as half."""
+    """Return the probability that a positive row has a higher score than a negative row. If both rows have
+    equal scores, the pair counts as half."""
     _, place, count = np.unique(score, return_inverse=True, return_counts=True)
     rank = (np.cumsum(count) - (count - 1) / 2)[place]
     ones = np.count_nonzero(positive)

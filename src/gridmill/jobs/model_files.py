@@ -33,8 +33,8 @@ SHOWN = 6
 
 
 def check_probabilities(values: Floats, rows: Integers) -> None:
-    """Raise DataError if a row of the array [rows, classes] does not contain valid probabilities. `rows` are
-    the row numbers for the message.
+    """Raise DataError if a row of the array [rows, classes] does not contain valid probabilities. `rows`
+    contains the row numbers that the error message shows.
 
     If a row contains only NaN, it has no prediction. The caller of this function counts the rows that have
     no prediction.
@@ -113,12 +113,12 @@ class ModelCard:
     each quantile in `quantiles`, `offsets` contains the values that are added to the prediction of each
     label.
 
-    `weights` are the weights of the members of an ensemble. If `vote` is true, the members vote. `content`
-    is the fingerprint of the dataset version, which is equal for versions with the same rows. `learned`
-    describes how the training rows can be recognised in any other version of the dataset (None if this is
-    unknown). `signature` describes the prediction in more detail than the name of the label does. If `folds`
-    is set, the model stores predictions of its training rows by models that were not trained on these rows
-    (`held_out`).
+    `weights` are the weights of the members of an ensemble. If `vote` is true, the prediction of an ensemble
+    is the class that most of its members predict. `content` is the fingerprint of the dataset version, which
+    is equal for versions with the same rows. `learned` describes how the training rows can be recognised in
+    any other version of the dataset (None if this is unknown). `signature` describes the prediction in more
+    detail than the name of the label does. If `folds` is set, the model stores predictions of its training
+    rows by models that were not trained on these rows (`held_out`).
     """
 
     kind: ModelKind

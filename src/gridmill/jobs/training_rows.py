@@ -186,7 +186,7 @@ def note_learned(
 
 
 def distinct(hashes: Hashes) -> Hashes:
-    """Return the distinct values, sorted.
+    """Return the distinct values in ascending order.
 
     This function is faster than the function `unique` of NumPy, which first fills a hash table.
     """

@@ -166,13 +166,13 @@ def _line(job: JobView, names: Mapping[str, str], building: float, *, detailed: 
 
 
 def time_of(job: JobView) -> str:
-    """Return the time that the job took as text. The text is empty if the job did not run."""
+    """Return the duration of the job as text. The text is empty if the job did not run."""
     seconds = seconds_of(job)
     return "" if seconds is None else show_seconds(seconds)
 
 
 def seconds_of(job: JobView) -> float | None:
-    """Return the time that the job took, in seconds."""
+    """Return the duration of the job in seconds."""
     job_run = job.job
     restored = job_run.state == JobState.UNCHANGED and not job.attempts
     if job_run.started is None or job_run.ended is None or restored:

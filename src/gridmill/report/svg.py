@@ -107,7 +107,7 @@ class Scale:
 def line_chart(series: Sequence[Series], axes: Axes | None = None) -> str:
     """Return a chart of lines with a common scale. If there are several lines, the chart has a legend.
 
-    Points that are not finite are left out. Values that are too large are drawn at the edge.
+    Points that are not finite are left out. Values that are too large for a chart are drawn at its edge.
     """
     shown = [one for one in map(_drawable, series) if one.points]
     if not shown:
@@ -242,7 +242,8 @@ def histogram(edges: Sequence[float], counts: Sequence[int], axes: Axes) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineBar:
-    """A bar of a timeline, with its position in seconds from the start. `state` is its CSS class."""
+    """A bar of a timeline, with its position in seconds from the start. `state` is the CSS class of the
+    bar."""
 
     begins: float
     ends: float

@@ -88,7 +88,7 @@ class VersionVerbs(Connected):
         return self.grid.set_alias(kept, expected=expected)
 
     def remove_alias(self, reference: str) -> None:
-        """Delete an alias (`weather/lstm@prod`). The version itself is not deleted."""
+        """Delete an alias (`weather/lstm@prod`). The version to which the alias refers is not deleted."""
         self.grid.remove_alias(reference)
 
     def verify(self, reference: str = "") -> tuple[VerificationResult, ...]:
@@ -106,7 +106,8 @@ class VersionVerbs(Connected):
         return self.grid.backup(pipelines, str(Path(path).absolute()))
 
     def restore(self, path: str | Path) -> ArchiveResult:
-        """Verify an archive, then restore all its pipelines in one step. The call can be repeated.
+        """Verify an archive, then restore all its pipelines in one step. If the method is called again with
+        the same archive, nothing changes.
 
         Raises InputError for a damaged archive, ConflictError if this grid has another pipeline with the same
         name.

@@ -83,12 +83,12 @@ class Connected:
 
     def close(self) -> None:
         """Close the connection. A control node that was started for its clients ends when its last client
-        closes the connection. The call can be repeated."""
+        closes the connection. The method may be called several times."""
         self._grid_connection.close()
 
     def release(self) -> None:
         """Declare that this client starts no more runs. After this, a control node that ends together with
-        its clients can end idle pods earlier. The client can still read. This call is optional."""
+        its clients can end idle pods earlier. The client can still read records. This call is optional."""
         self._grid_connection.release()
 
     def wait_for_end(self, seconds: float) -> bool:

@@ -247,9 +247,9 @@ class BackfillVerbs(Connected):
         known pipeline) for each chunk of a time range.
 
         `begins` and `ends` (exclusive) are ISO 8601 texts. If a text has no offset, it is in the time zone
-        `zone`. `every` is the length of a chunk ("7d", "1mo", or seconds). The default is the complete
-        range. At most `parallel` chunks run at the same time. Chunks of complete days and months follow the
-        calendar of `zone`.
+        `zone`. `every` is the length of a chunk ("7d", "1mo", or seconds). If `every` is None, a single
+        chunk covers the complete range. At most `parallel` chunks run at the same time. Chunks of complete
+        days and months follow the calendar of `zone`.
 
         The pipeline must declare the parameters `from` and `to`, or use `${due}`. If `pipeline` is a name,
         the backfill uses the pipeline as it was applied last, even if its file has changed since then.

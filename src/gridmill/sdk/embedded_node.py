@@ -64,8 +64,8 @@ def _spawn(settings: Settings, starter: socket.socket) -> "subprocess.Popen[byte
 
 
 def _log(home: Path) -> IO[bytes]:
-    """Open the log, which only the user can read. If the log is long, it is first renamed and replaces an
-    older renamed log."""
+    """Open the log, which only the user can read. If the log is long, the log is first renamed, and a log
+    that was renamed earlier is overwritten."""
     path = home / LOG
     try:
         if path.exists() and path.stat().st_size > _LOG_BYTES:

@@ -17,8 +17,8 @@ class Lists(Protocol[T]):
 
 
 class Listing(Sequence[T]):
-    """A list of the control node, or its first `limit` items. The list equals any sequence of the same
-    items.
+    """A list of the control node, or its first `limit` items. The list is equal to every sequence that has
+    the same items in the same order.
 
     The first page is read immediately, and each further page is read when one of its items is used. The
     client must be open until all needed pages are read. `tuple(...)` reads all pages. An item that exists

@@ -111,8 +111,8 @@ def kept_again(kept: Pipeline, values: Mapping[str, Any] | None) -> Pipeline:
 
 
 def read_project(source: Source, values: Mapping[str, Any] | None, *, awaiting: bool = False) -> Pipeline:
-    """Return the pipeline with `values` for its parameters. With `awaiting`, the times that a schedule sets
-    may be missing. Raises PipelineError, InputError."""
+    """Return the pipeline after its parameters are replaced by the given values. With `awaiting`, the times
+    that a schedule sets may be missing. Raises PipelineError, InputError."""
     if not isinstance(source, Pipeline):
         from gridmill.declarations import read_pipeline as read
 

@@ -112,7 +112,8 @@ class Tick:
 
     @property
     def finished(self) -> bool:
-        """True if the run has ended. If the run has ended and no events remain, this is the last tick."""
+        """True if the run has ended. If the run has ended and no events remain, this tick is the last
+        tick."""
         return self.view.run.state in FINISHED_RUNS
 
 
@@ -136,9 +137,9 @@ class RunVerbs(Connected):
         the method returns after the end of the run. If this process ends before the run, the run is stopped.
         `set` sets the values of parameters.
 
-        `adopt` moves the name of the pipeline from another folder to the folder of this file. The function
-        `on_tick` is called several times per second. With `check`, JobError is raised if the run does not
-        succeed.
+        With `adopt`, a name of a pipeline that belongs to another folder is assigned to the folder of this
+        file. The function `on_tick` is called several times per second. With `check`, JobError is raised if
+        the run does not succeed.
         """
         prepared = self.prepare(pipeline, set)
 
@@ -194,8 +195,8 @@ class RunVerbs(Connected):
         self, file: Source, *, set: Mapping[str, Any] | None = None, adopt: bool = False
     ) -> tuple[Kept, ...]:
         """Store the records of a file (pipelines, resources, sites) without running anything, and return
-        these records. `adopt` moves the name of a pipeline to the folder of the file. Raises ConflictError
-        if the name of a pipeline belongs to another folder."""
+        these records. With `adopt`, the name of a pipeline that belongs to another folder is assigned to the
+        folder of the file. Raises ConflictError if the name of a pipeline belongs to another folder."""
         if isinstance(file, Pipeline):
             return (self.grid.apply(self.prepare(file), adopt=adopt),)
         return tuple(self._keep(noun, adopt=adopt) for noun in read_all(Path(file), set))
@@ -278,7 +279,8 @@ class RunVerbs(Connected):
         return self.status(run).last_event
 
     def _looked_again(self, view: RunView) -> RunView:
-        """Return the current state of the run. If nothing changed, the result is the same object."""
+        """Return the current state of the run. If the state of the run has not changed, the result is the
+        same object as in the previous call."""
         newer = self._ask(lambda grid: grid.run(view.run.id, since=view.version))
         return view if newer.unchanged else newer
 

@@ -237,8 +237,8 @@ def _name(plan: WindowPlan, feed: AsOfTable, windows: Sequence[Window]) -> None:
 
 
 def _in_order(feed: AsOfTable, columns: Iterable[str]) -> tuple[str, ...]:
-    """Return the columns in the order of the table. Rows that are known at the same time are sorted by these
-    columns."""
+    """Return the given columns in the order in which the table has them. Rows that are known at the same
+    time are sorted by these columns."""
     named = set(columns)
     return tuple(name for name in feed.types if name in named)
 

@@ -171,7 +171,7 @@ def final_until(label: Label | None, last: datetime, complete: datetime | None =
 
 def history_from(spec: DatasetSpec, after: datetime) -> datetime | None:
     """Return the time of the earliest rows that can influence rows after the time `after`. Return None if
-    all rows can influence them."""
+    all rows can influence the rows after this time."""
     label = spec.label
     late = label is not None and (label.known_at is not None or label.delay_seconds is not None)
     labels = (label.name, *label.sources) if label is not None and late else ()

@@ -71,8 +71,8 @@ class _AvailabilityTime:
         return None if isinstance(part, Join) else self.basis.known_at or self.basis.time
 
     def later(self, known_at: str) -> str:
-        """Return SQL for the later of the two times. The value of the SQL is missing if either time is
-        missing."""
+        """Return SQL for the later of two times: the given time, and the time at which the label is known.
+        The value of the SQL is missing if either time is missing."""
         mine, theirs = _timestamp(known_at), self.sql
         if mine == theirs:
             return known_at

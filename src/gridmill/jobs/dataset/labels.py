@@ -172,8 +172,8 @@ class LabelStep:
 
 
 def label_steps(label: Label | None) -> tuple[LabelStep, ...]:
-    """Return the labels of the next rows, step by step, with all columns of a step. The result is empty for
-    another kind of label."""
+    """Return the labels of the next rows, step by step, with all columns of a step. If the label does not
+    consist of the values of the next rows, the result is empty."""
     if label is None or label.next_rows is None:
         return ()
     each = product(range(1, label.next_rows + 1), label.sources)

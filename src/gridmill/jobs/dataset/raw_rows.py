@@ -40,8 +40,8 @@ def show_progress(context: JobContext, phase: Phase, done: int, rows: int, note:
 
 SUFFIX = ".arrow"
 _FEW_TEXTS = 8
-"""Rows are compressed only if texts or lists are in more than one of every _FEW_TEXTS columns. With fewer
-such columns, compression takes more time than it saves."""
+"""Rows are compressed only if texts or lists are in more than one of every _FEW_TEXTS columns. If fewer
+columns contain texts or lists, compression takes more time than it saves."""
 
 
 def write_raw(batches: Iterable[pa.Table], schema: pa.Schema, folder: Path, stem: str) -> None:

@@ -80,8 +80,8 @@ class _DatasetDraft:
 
 
 def run(context: JobContext) -> JobResult:
-    """Make a version of the dataset. Raises InputError, DataError or StorageError. After an error no result
-    is visible."""
+    """Make a version of the dataset. Raises InputError, DataError or StorageError. After an error, no
+    incomplete version is visible."""
     if context.order.job.dataset is None:
         raise InputError(f"job {context.order.job.name!r} is not a dataset")
     inputs = {name: context.input(name).output for name in context.order.job.dataset.references()}

@@ -43,7 +43,8 @@ def suspects(sample: pa.Table, label: str | None) -> list[dict[str, Any]]:
 
 
 def _label_numbers(label: pa.ChunkedArray) -> Floats | None:
-    """Return the label as numbers. A label with two texts becomes 0 and 1."""
+    """Return the label as numbers. If the label has two different texts as its values, they become the
+    numbers 0 and 1."""
     if is_number(label.type):
         return numbers(label)
     if not is_text(label.type):
@@ -72,8 +73,8 @@ def _held_against(name: str, values: Floats, truth: Floats) -> Iterator[dict[str
 
 
 def _area(x: Floats, y: Floats) -> float | None:
-    """Return the area under the ROC curve for a label with two values, at least 0.5. Return None for any
-    other label."""
+    """Return the area under the ROC curve for a label with two values, at least 0.5. Return None if the
+    label does not have exactly two values."""
     positive = y == y.max()
     ones = int(np.count_nonzero(positive))
     if not (positive | (y == y.min())).all():

@@ -287,7 +287,7 @@ def _following(following: NextRows, rows: pa.Table, own: OwnRows) -> Mapping[str
 
 
 def _number(column: pa.ChunkedArray, at: Ints) -> pa.Array:
-    """Return the numbers at the positions `at`. In the result, NaN becomes a missing value."""
+    """Return the numbers at the given positions. In the result, NaN becomes a missing value."""
     values = _take(column, at)
     values = values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values
     values = values.cast(pa.float64(), safe=False)

@@ -62,8 +62,8 @@ def size_of(folder: Path) -> int:
 def measure(
     table: pa.Table, parts: Partitions, card: ModelCard, split: str | None, learned: Mask | None = None
 ) -> dict[str, float]:
-    """Return the metrics `SPLIT_NAME` of the predicted rows that have a known true value. The `learned` rows
-    are excluded.
+    """Return the metrics `SPLIT_NAME` of the predicted rows that have a known true value. Rows for which
+    `learned` is true are excluded, because the model was trained on them.
 
     The result is empty if no row remains.
     """

@@ -99,7 +99,8 @@ def run_swarm(work: Work, shards: int, workers: int, on_done: Callable[[ShardQue
 
 
 def _receive(state: ShardQueue, crew: "_WorkerPool", worker: WorkerProcess) -> bool:
-    """Process the reports and the deaths of the workers. Returns whether a shard was finished."""
+    """Process the reports and the deaths of the workers. Returns whether any shard was finished by these
+    reports."""
     shard = crew.shard_of_worker[worker.pid]
     reports = worker.receive()
     if reports is None:

@@ -27,7 +27,7 @@ _NO_COLUMN = re.compile(
 
 
 class NotCheckableError(Exception):
-    """The error of preflight for a job that cannot be checked. The message is the reason."""
+    """The error of preflight for a job that cannot be checked. The message of the error is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ class ColumnTally:
     _moments: dict[str, Moments] = field(default_factory=dict)
 
     def see(self, batch: pa.RecordBatch) -> None:
-        """Add the rows of a batch."""
+        """Add the rows of a batch to the counts and moments."""
         for item, column in zip(batch.schema, batch.columns, strict=True):
             self.nulls[item.name] = self.nulls.get(item.name, 0) + column.null_count
             if pa.types.is_integer(item.type) or pa.types.is_floating(item.type):

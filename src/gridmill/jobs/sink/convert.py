@@ -412,7 +412,8 @@ def _to_boolean(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _digits(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return decimals as texts with all digits and without an exponent. Arrow itself would write 1E-10."""
+    """Return decimals as texts with all digits and without an exponent. Arrow itself would write such a
+    number with an exponent, for example 1E-10."""
     texts = column.cast(pa.string())
     if not pc.any(pc.match_substring(texts, "E")).as_py():
         return texts
@@ -434,7 +435,7 @@ def _to_timestamp(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def as_texts(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray | None:
     """Return a column of numbers as texts that can be read as `target`, because numbers can be times.
 
-    Return None for a column of other values.
+    Return None if the column contains neither texts nor numbers that can be times.
     """
     column = plain(column)
     if is_text(column.type):

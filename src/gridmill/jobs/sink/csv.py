@@ -28,7 +28,8 @@ _DIGITS = np.isin(_BYTES, np.frombuffer(b"0123456789abcdefABCDEFxX", np.uint8))
 _NEXT = np.isin(_BYTES, np.frombuffer(b"0123456789xX", np.uint8))
 _SIGNS = np.isin(_BYTES, np.frombuffer(b"+-", np.uint8))
 _PIECE_BYTES = 2**18
-"""The number of bytes that are examined together. This number of bytes fits into the cache of the CPU."""
+"""The number of bytes of a file that are examined together. This number of bytes fits into the cache of the
+CPU."""
 _BELOW = _ZERO
 """All bytes that can come before a value are smaller than the digits, except some delimiters."""
 

@@ -51,8 +51,8 @@ _PLAIN = (
     rf"^{_YEAR}(?P<month>\d{{2}})(?P<day>\d{{2}}){_BASIC}",
 )
 _DECLARED = (rf"^{_YEAR}-(?P<ordinal>\d{{3}}){_TIME}",)
-"""Forms that texts of other kinds can have too. Texts in these forms are times only if the column is
-declared as times."""
+"""Forms of times that texts which are not times can have too. Texts in these forms are times only if the
+column is declared as times."""
 _ORDERED = rf"^(?P<one>\d{{1,2}})(?P<before>[-/.])(?P<other>\d{{1,2}})(?P<after>[-/.]){_YEAR}{_TIME}"
 _SHORT = (
     r"^\d{1,2}([-/.])\d{1,2}[-/.]\d{2}(?:[ t,].*)?$",
@@ -172,7 +172,7 @@ def _fill(reading: DateReading, more: DateReading) -> None:
 
 
 def as_mask(array: pa.Array | pa.ChunkedArray) -> Mask:
-    """Return whether each value is true. A null value counts as false."""
+    """Return for each value whether it is true. A null value counts as false."""
     mask: Mask = pc.fill_null(array, False).to_numpy(zero_copy_only=False)
     return mask
 

@@ -23,8 +23,8 @@ BATCH_ROWS = 5000
 _MERGED = re.compile(rb'<mergeCell\s+ref="([A-Z]+)([0-9]+):([A-Z]+)([0-9]+)"')
 _PIECE_BYTES = 2**20
 _WHOLE = 2**53
-"""The largest whole number that Excel stores exactly, because Excel stores numbers as floats. Whole numbers
-below this limit are exact, too."""
+"""The largest whole number that Excel stores exactly, because Excel stores numbers as floats. All whole
+numbers below this number are stored exactly, too."""
 
 Row = tuple[int, list[Any]]
 
@@ -241,8 +241,8 @@ class _MergedCells:
         self._open: list[tuple[_MergedRange, Any]] = []
 
     def filled(self, number: int, cells: Sequence[Any]) -> list[Any]:
-        """Return the cells of a row with the values of its merged cells. The caller must pass the rows in
-        order."""
+        """Return the cells of a row with the values of its merged cells. The caller must pass the rows of
+        the sheet in order."""
         row = list(cells)
         while self._next < len(self._ranges) and self._ranges[self._next].first_row <= number:
             one = self._ranges[self._next]

@@ -70,7 +70,7 @@ class JsonLinesReader:
                 line += block.count(b"\n")
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
-        """Yield the line of each row."""
+        """Yield the line number of each row."""
         with open_file(self.file) as opened:
             lines = (number for number, line in enumerate(_each_line(opened.stream), start=1) if line.strip())
             yield from pick(lines, rows)

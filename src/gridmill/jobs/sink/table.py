@@ -1,8 +1,8 @@
 """The Delta table of a sink. The name of a data file is made from the source file whose rows the data file
 contains. Each load of a sink makes a single commit.
 
-The names (`KEY-CONTENT-UNIQUE-00000.parquet`) record which source files were loaded. The contents of the
-table and the record of loads always agree and change atomically.
+The names of data files (`KEY-CONTENT-UNIQUE-00000.parquet`) record which source files were loaded. The
+contents of the table and the record of loads always agree and change atomically.
 """
 
 import json

@@ -51,7 +51,7 @@ class DatasetColumns:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return all columns to read, each column once."""
+        """Return the names of all columns to read, each name once."""
         more = (*self.labels, *self.label_columns, *self.entity, self.time, "split")
         return tuple(dict.fromkeys((*self.features, *(name for name in more if name))))
 
@@ -186,8 +186,8 @@ def _labels(details: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str | No
 
 
 def row_order(table: pa.Table, subject: DatasetColumns) -> Integers:
-    """Return the numbers of the rows of the table, sorted by entity and time. Equal rows keep their
-    order."""
+    """Return the numbers of the rows of the table, sorted by entity and time. Rows with the same entity and
+    time keep their order."""
     keys = [*subject.entity, *([subject.time] if subject.time else [])]
     if not keys:
         return np.arange(table.num_rows, dtype=np.int64)

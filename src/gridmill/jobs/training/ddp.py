@@ -65,7 +65,7 @@ class RankGroup:
 
     def share(self, rows: Tensor) -> Tensor:
         """Return the rows that this rank computes when a model is only measured and not trained. The result
-        can be empty."""
+        is empty if no row is assigned to this rank."""
         return rows[self.rank :: self.size]
 
     def total(self, *values: float) -> list[float]:

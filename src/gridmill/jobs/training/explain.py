@@ -35,10 +35,10 @@ def permutation_importance(
     """Measure permutation importance. The permutation importance of a feature is the increase of the loss if
     the values of this feature are shuffled among the rows.
 
-    Each feature is shuffled once, with a seed. The loss is the rmse in standard deviations of the labels, or
-    the log_loss. All inputs of a feature (for example the categories of a text column) are shuffled
-    together. In a sequence model, the complete history of a row is shuffled. If nothing was measured,
-    `skipped` contains the reason.
+    The values of each feature are shuffled once, with a fixed seed. The loss is the rmse in standard
+    deviations of the labels, or the log_loss. All inputs of a feature (for example the categories of a text
+    column) are shuffled together. In a sequence model, the complete history of a row is shuffled. If nothing
+    was measured, `skipped` contains the reason.
     """
     split = next((name for name in ("validation", "test") if len(frame.rows[name]) >= 2), "")
     if predictor.card.kind == ModelKind.NAIVE:
@@ -133,7 +133,7 @@ class _ShuffleSample:
 
 def residuals(frame: SortedFrame, answers: Answers, seed: int) -> dict[str, Any]:
     """Return a histogram of prediction minus truth, quantiles, and a sample of predictions and true values,
-    for the first labels. The result is empty for classes.
+    for the first labels. The result is empty for a classification.
 
     Residuals are measured on the test split, or on the validation split if there is no test split. The
     histogram covers the middle 99 % of the rows. The first and the last bin of the histogram also include

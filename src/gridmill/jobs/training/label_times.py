@@ -23,8 +23,8 @@ class LabelTimes:
     """For each row of a frame, the number of the row in the dataset, the time of the row, and the time at
     which its label became known.
 
-    The time of the row and the time of its label are in microseconds. If the dataset has no time, they are
-    0.
+    The time of the row and the time of its label are in microseconds. If the rows of the dataset have no
+    time, both times are 0.
     """
 
     number: Integers

@@ -311,7 +311,8 @@ class MlflowRun:
         return True
 
     def _open(self) -> None:
-        """Continue the MLflow run of a killed attempt. If there is none, create a new run."""
+        """Continue the MLflow run of a killed attempt. If no attempt created an MLflow run before, create a
+        new MLflow run."""
         if self._run:
             return
         self._experiment = self._server.experiment(self._context.order.pipeline)

@@ -34,7 +34,7 @@ class BaselineInputs:
 
     @property
     def used(self) -> bool:
-        """Return whether there is a base to add."""
+        """Return whether a base must be added to the outputs of the model."""
         return any(present is not None for present in self.presents)
 
     @property

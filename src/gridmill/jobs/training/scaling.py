@@ -96,8 +96,8 @@ def _scale(largest: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaler:
-    """Standardises inputs, and limits them to `limit` deviations from the mean. A missing value becomes the
-    mean (0).
+    """Standardises inputs, and limits them to `limit` deviations from the mean. A missing value becomes 0,
+    which is the mean of the scaled inputs.
 
     If an input has missing values in training, it gets an additional input (1 if the value is missing).
     `flagged` are the numbers of the inputs with missing values. If an input is constant in training, its
