@@ -59,9 +59,9 @@ def join(
     """Make this machine a provider node of a grid, until Ctrl-C.
 
     With --idle-only, the machine is lent when its owner has not used it for the time --idle-after. When the
-    owner uses it again, its jobs end within seconds and continue on another machine from their last
-    checkpoint. If the machine was a node of the grid before and the grid cannot be reached, the command
-    waits until it can reach the grid again.
+    owner uses the machine again, the jobs on the machine end within seconds and continue on another machine
+    from their last checkpoint. If the machine was a node of the grid before and the grid cannot be reached,
+    the command waits until it can reach the grid again.
     """
     folder = settings_of(context).home / "node"
     address = head_address(address)
@@ -323,8 +323,8 @@ def read_memory(given: str | None, has: int) -> int:
 
 
 def head_address(text: str) -> str:
-    """Return HOST:PORT of the head of a grid. The default port is the port of `gridmill up --ray HOST`.
-    Raises InputError."""
+    """Return HOST:PORT of the head of a grid. The default port is the port on which `gridmill up --ray HOST`
+    listens. Raises InputError."""
     host, port = read_address(text, port=GRID_PORT)
     if not port:
         raise InputError(

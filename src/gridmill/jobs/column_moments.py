@@ -27,8 +27,8 @@ class Moments:
 
     @classmethod
     def known(cls, facts: Mapping[str, Any], count: int) -> "Moments":
-        """Create the moments of `count` numbers from their statistics `facts`, which another object has
-        returned from the method `facts`."""
+        """Create the moments of `count` numbers from their statistics (`facts`), in the form in which the
+        method `facts` returns statistics."""
         if not count or facts.get("mean") is None:
             return cls()
         std = facts.get("std") or 0.0

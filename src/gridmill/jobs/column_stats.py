@@ -44,8 +44,8 @@ def describe(context: JobContext, files: Files, columns: Sequence[str], schema: 
 def note_facts(
     context: JobContext, files: Files, columns: Sequence[str], schema: pa.Schema, target: Path
 ) -> None:
-    """Write the statistics of the rows that one part of a job computed into a file, so that `join_facts` can
-    merge the statistics of all parts. Raises OSError."""
+    """Write a file with the statistics of those rows that one part of a job has computed. The function
+    `join_facts` merges the statistics of all parts. Raises OSError."""
     count = _ColumnCounter(columns=columns, schema=schema)
     with open_engine(context, {"described": count.passing(files)}, database=str(target)) as engine:
         engine.execute(count.sql())

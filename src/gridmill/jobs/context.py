@@ -79,8 +79,8 @@ class JobContext:
 
     @property
     def checkpoints(self) -> Path | None:
-        """The folder with the checkpoints of a job, which all attempts with the same fingerprint share until
-        one of them succeeds.
+        """The folder with the checkpoints of a job. All attempts with the same fingerprint share this folder
+        until one of the attempts succeeds.
 
         The folder with checkpoints may not exist yet. The value is None if the job has no folder for
         checkpoints.

@@ -21,8 +21,8 @@ TIME, KNOWN, AT, CODE = "__time", "__known", "__at", "__code"
 LABEL_KNOWN, LABEL_TIME, DROPPED = "__label_known", "__label_time", "__dropped"
 LABEL_FROM, LABEL_OF, NEXT = "__label_from", "__label_of", "__next"
 """The names of hidden columns. LABEL_FROM is the time at which the row from which the label is taken becomes
-known. LABEL_OF is the value from which a label of events is computed. NEXT is true if all of the next rows
-that the label reads exist.
+known. LABEL_OF is the value from which a label is computed if it is made from events. NEXT is true if all of
+the next rows that the label reads exist.
 """
 HIDDEN = (TIME, KNOWN, AT, CODE, LABEL_KNOWN, LABEL_TIME, LABEL_FROM, LABEL_OF, NEXT, DROPPED)
 """The names of columns that the query returns and the dataset does not contain."""

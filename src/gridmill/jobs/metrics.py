@@ -89,9 +89,10 @@ def regression(
     rows, also return skill, which is 1 - rmse / rmse of `naive`.
 
     All arrays have the shape [rows] or [rows, labels]. If there are several labels, the errors of each label
-    are divided by its `spread` and averaged over all values. `spread` is 1, or the standard deviation in
-    training if the labels have different units. The metric r2 is the mean over the labels. If the true
-    values of a label are constant, r2 is left out. If the naive prediction is perfect, skill is left out.
+    are divided by the `spread` of the label, and are then averaged over all values. `spread` is 1, or the
+    standard deviation in training if the labels have different units. The metric r2 is the mean over the
+    labels. If the true values of a label are constant, r2 is left out. If the naive prediction is perfect,
+    the metric skill is left out.
     """
     scale = 1.0 if spread is None or truth.ndim == 1 else np.where(spread > 0, spread, 1.0)
     error = _rmse(truth / scale, predicted / scale)

@@ -2,9 +2,9 @@
 advice.
 
 The page loads nothing. The only script of the page shows times in the reader's time zone. The policy of the
-page allows no other script, because it contains the hash of the text of this script. Without the script,
-times are in UTC. The size of the page is limited: each list has a maximum number of entries and shows how
-many it leaves out. The advice on workers shows the measured points, the fitted scaling law and the
+page allows no other script, because the policy contains the hash of the text of this script. Without the
+script, times are in UTC. The size of the page is limited: each list has a maximum number of entries and
+shows how many it leaves out. The advice on workers shows the measured points, the fitted scaling law and the
 confidence of the fit. The page begins with the errors (the failed jobs, the reasons and the remedies) or
 with the results of the run. For a prediction, the page shows the chosen model with the reason, and a sample
 of true and predicted values.

@@ -13,7 +13,7 @@ from gridmill.rpc.protocol import receive_frame
 from gridmill.settings import Settings, as_variables, whole_environment
 
 LOG = "control.log"
-"""The file in the home with the log of control nodes that commands started."""
+"""The name of the log file in the home for control nodes that were started by commands."""
 _LOG_BYTES = 2**20
 _START_SECONDS = 90.0
 """The time limit in seconds for the start of a control node: it covers imports, opening the store, and up to

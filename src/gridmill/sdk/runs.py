@@ -162,8 +162,8 @@ class RunVerbs(Connected):
 
         If `pipeline` is the name of an applied pipeline, the pipeline is used as it was applied last. If the
         pipeline was only run, its file is read again. If the file does not declare the pipeline any more,
-        the pipeline is used as in its last run, with a warning. If `note` is given, this function is called
-        with a text about this choice, and no warning is issued.
+        the pipeline is used as in its last run, with a warning. If the function `note` is given, it is
+        called with a text that states which declaration is used, and no warning is issued.
         """
         if is_name(pipeline):
             return self._by_name(str(pipeline), set, note)

@@ -1,10 +1,10 @@
 """Applies the availability time of the label, so that no window, lag or join reads a label before the label
 is known, whatever `known_at` it declares.
 
-A window, lag or join can read the column from which the label is made, and declare with `known_at` when its
-rows become known. If the label declares a later time (with the `known_at` or the `delay` of the label), the
-later time is used. A window, lag or join that declares `exempt` is not changed, and the remarks of the
-dataset list this exemption.
+A window, lag or join can read the column from which the label is made. With `known_at` it declares when the
+rows that it reads become known. If the label declares a later time (with the `known_at` or the `delay` of
+the label), the later time is used. A window, lag or join that declares `exempt` is not changed, and the
+remarks of the dataset list this exemption.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

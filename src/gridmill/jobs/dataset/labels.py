@@ -87,7 +87,7 @@ def label_columns(label: Label | None) -> Mapping[str, str]:
 
 
 def ask_label(plan: WindowPlan, label: Label | None, basis: Basis, tables: Mapping[str, Types]) -> None:
-    """Request the values of other rows that the label needs. Raises InputError."""
+    """Request the values of other rows from which the label is computed. Raises InputError."""
     if label is None:
         return
     types = tables[basis.table]

@@ -153,7 +153,7 @@ def own_rows(codes: Ints, times: Ints) -> OwnRows:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryRows:
-    """Rows with a key and a time that read the rows of another table."""
+    """Rows that have a key and a time, and that read the rows of another table."""
 
     known: KeyedTimes
     keys: Ints

@@ -1,5 +1,5 @@
 """Finishes a prediction: checks that each row exists exactly once, measures the predictions, and takes a
-sample of them for the report.
+sample of the predictions for the report.
 
 This module also records the resource usage of the parts of a job on their machines, and combines these
 records.

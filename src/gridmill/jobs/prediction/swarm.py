@@ -45,7 +45,8 @@ class ShardQueue:
         next shard does not wait for a worker, return the middle shard of the longest range of waiting
         shards. Return None if no shard waits.
 
-        The middle shard is returned because another worker may be approaching the range from its beginning.
+        The middle shard is returned because another worker may soon continue with the shards at the
+        beginning of the range.
         """
         shard = after + 1 if after + 1 in self.open else self._middle()
         if shard is not None:

@@ -348,8 +348,8 @@ def open_filter(context: JobContext, spec: SinkSpec, schema: pa.Schema) -> Itera
 
 
 def _one_missing(schema: pa.Schema) -> pa.Table:
-    """Return a row in which all values are missing. If a rule causes an error even for this row, it always
-    causes an error, because it computes only constants."""
+    """Return a row in which all values are missing. If a rule causes an error even for a row without values,
+    the rule causes an error for every row, because it computes only constants."""
     numbered = schema.append(pa.field(ROW, pa.int64()))
     return pa.Table.from_arrays([pa.nulls(1, item.type) for item in numbered], schema=numbered)
 

@@ -46,8 +46,9 @@ _EXPONENT = r"^[+-]?[0-9]*\.?[0-9]+[eE][+-]?[0-9]{1,3}$|^[+-]?[0-9]+\.[eE][+-]?[
 def plain_numbers(texts: pa.ChunkedArray, forms: Forms, *, declared: bool) -> pa.ChunkedArray:
     """Return the numbers as texts that Arrow can read.
 
-    While it is unknown whether the comma or the point is the decimal separator, a text must be the same
-    number in both cases. A text that is not the same number in both cases becomes a text that Arrow rejects.
+    While it is unknown whether the comma or the point is the decimal separator, a text is accepted only if
+    it is the same number with either separator. A text that is not the same number in both cases becomes a
+    text that Arrow rejects.
     """
     mark = only(forms, MARKS)
     if mark is not None:

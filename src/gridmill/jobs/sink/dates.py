@@ -305,8 +305,8 @@ def counted(texts: pa.StringArray, unit: Form) -> DateReading:
 
 
 def _counted(parts: _DateParts, ok: Mask, factor: int) -> DateReading:
-    """Return numbers that count a time unit since 1970 as microseconds. The factor 0 means nanoseconds,
-    which are divided by 1000."""
+    """Convert numbers that count a time unit since 1970 to microseconds since 1970. The factor 0 means
+    nanoseconds, which are divided by 1000."""
     digits = parts.groups["whole"]
     beyond = pc.and_(pc.greater_equal(pc.binary_length(digits), len(_LARGEST)), pc.greater(digits, _LARGEST))
     ok = ok & ~as_mask(beyond)

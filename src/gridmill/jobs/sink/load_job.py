@@ -208,7 +208,7 @@ class LoadState:
 
     @property
     def _forms(self) -> dict[str, Forms]:
-        """Return the forms of the texts in the files for the existing table."""
+        """For a load into an existing table, return the forms of the texts in the files."""
         return {} if self.anew else kept_forms(self.table.note)
 
     def loading(self, plan: LoadPlan, *, hasty: bool = False) -> LoadContext:
@@ -373,7 +373,8 @@ class LoadState:
         )
 
     def _is_another(self, noted: LoadRecord) -> bool:
-        """Return whether a table without rows would get other columns, or has another declaration."""
+        """Return whether a load that replaces all rows would change the columns of the table, or whether the
+        table was loaded with another declaration."""
         return noted.plan.anew and (noted.schema != self.table.schema or self.table.rules != self.rules)
 
     def _commit(self, plan: LoadPlan, noted: LoadRecord, mark: CommitMetadata, folder: Path) -> int:

@@ -36,7 +36,7 @@ from gridmill.jobs.sink.column_stats import ColumnTally, Facts, extremes
 SAMPLE_ROWS = 10_000
 _WAITING = 4
 """The number of batches that may wait between the code that writes the rows and the query that measures
-them. Either of the two may be at most this number of batches ahead."""
+them. The code that writes and the query are never more than this number of batches apart."""
 _PATIENCE_SECONDS = 0.2
 
 

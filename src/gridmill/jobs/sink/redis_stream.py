@@ -73,7 +73,7 @@ def _nothing_yet(request: SourceRequest, source: StreamSource, key: str) -> Sour
     """Return a file without rows. The file has the columns that every entry has and the columns that the
     declaration names.
 
-    With a file without rows, a sink makes a table even if the stream is empty.
+    Because of this file, a sink makes a table even if the stream is empty.
     """
     named = [pa.field(name, pa.null()) for name in request.names if name not in _EVERY.names]
     schema = pa.schema([*_EVERY, *named])

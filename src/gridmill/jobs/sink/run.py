@@ -1,9 +1,9 @@
 """The sink job loads new and changed source files into the table in a single commit.
 
-A part of a sink job runs in another pod. The part writes the rows of some of the files, for the attempt that
-commits the load. The job also checks whether the data files of a version, read as Parquet, contain exactly
-the rows of the version. If the data files contain exactly these rows, commands can read the data files
-directly.
+A part of a sink job runs in another pod. The part of the job writes the rows of some of the files, for the
+attempt that commits the load. The job also checks whether the data files of a version, read as Parquet,
+contain exactly the rows of the version. If the data files contain exactly these rows, commands can read the
+data files directly.
 """
 
 import time
@@ -189,7 +189,7 @@ def _part_file(
     bench: LoadState, writing: WriteContext, written: WrittenFile, before: ConstraintFilter
 ) -> PartFile:
     """Return the record of a written file, with the numbers of rows that the file added. `before` contains
-    the numbers of rows before this file."""
+    the numbers of rows that were counted before this file was read."""
     file, sieve, below = written.file, writing.sieve, bench.context.output
     rejects = writing.write_rejects([written])
     return PartFile(

@@ -4,7 +4,8 @@ position for the next load.
 This module is the interface between the code that reads sources and the code that writes tables. Every
 source returns `SourceFile`s. Data that is not in a local file is written into a local file, either
 immediately or when the file is first opened. The `Reader` of a file returns the rows of the file in batches,
-and the line of each row (`lines`). `SourceFiles.positions` are stored in the commit that contains the rows.
+and the line number of each row (`lines`). `SourceFiles.positions` are stored in the commit that contains the
+rows.
 """
 
 import time

@@ -90,13 +90,13 @@ class QueryColumns:
         return sa.select(sa.func.count()).select_from(self.origin).where(where)
 
     def below(self, value: Any) -> sa.ColumnElement[bool]:  # noqa: ANN401  of the cursor's type, or its text
-        """Return the condition for rows whose cursor is less than the value."""
+        """Return the SQL condition for rows whose cursor value is less than the given value."""
         assert self.cursor is not None
         return self.cursor < _bound(value)
 
     def unseen(self, edge: Any) -> sa.ColumnElement[bool] | None:  # noqa: ANN401  of the cursor's type
-        """Return the condition for rows that no load includes: rows without a cursor value and, if `edge` is
-        set, rows with the cursor value `edge` or larger.
+        """Return the SQL condition for rows that no load includes: rows without a cursor value and, if
+        `edge` is set, rows with the cursor value `edge` or larger.
 
         Return None if no row can be skipped in this way.
         """
@@ -107,7 +107,7 @@ class QueryColumns:
         return sa.or_(*conditions) if conditions else None
 
     def between(self, low: CursorPosition | None, high: CursorPosition) -> sa.ColumnElement[bool]:
-        """Return the condition for rows with a cursor after `low` and up to `high`."""
+        """Return the SQL condition for rows with a cursor value after `low` and up to `high`."""
         assert self.cursor is not None
         upper = _bound(high.value)
         up_to: sa.ColumnElement[bool] = self.cursor <= upper if high.included else self.cursor < upper

@@ -108,7 +108,7 @@ class LoadContext:
     spec: SinkSpec
     progress: Progress
     lost: Counter[str] = field(default_factory=Counter)
-    """The number of values that lost information, by `COLUMN HOW`."""
+    """The number of values that lost information. The keys have the form `COLUMN HOW`."""
     later: set[str] = field(default_factory=set)
     """The columns that were added to the table later. Source files may lack these columns."""
     expect_types: bool = False

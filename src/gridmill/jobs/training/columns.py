@@ -28,8 +28,8 @@ class ChosenColumns:
     """The encodings of the columns, and remarks for the user.
 
     `left_out` contains the columns without an encoding, with the reason. `grouped` contains the text columns
-    that have more values than inputs. For each of these columns, it contains the number of values and the
-    fraction of rows whose value has its own input.
+    that have more values than inputs. For each of these columns, `grouped` contains the number of values and
+    the fraction of rows whose value has its own input.
     """
 
     encodings: tuple[Encoding, ...]

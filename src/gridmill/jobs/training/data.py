@@ -251,8 +251,8 @@ def make_frame(
 
 
 def _missing(target: Floats, labels: Sequence[str], train: npt.NDArray[np.bool_]) -> Mapping[str, int]:
-    """If there are several labels, return for each label the number of training rows in which it is missing.
-    If there is only one label, the result is empty."""
+    """If there are several labels, return for each label the number of training rows in which the label is
+    missing. If there is only one label, the result is empty."""
     if len(labels) == 1:
         return {}
     return _counted({name: np.isnan(target[train, number]) for number, name in enumerate(labels)})

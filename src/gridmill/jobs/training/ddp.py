@@ -102,7 +102,7 @@ class _LossModule(nn.Module):
 
 
 def present_ranks(device: torch.device) -> RankGroup:
-    """Return the gang that this process has joined, with `device` as its computing device.
+    """Return the gang that this process has joined. The computing device of this process is `device`.
 
     If the process has joined no gang, return a gang of a single process.
     """

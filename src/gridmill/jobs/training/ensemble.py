@@ -221,7 +221,8 @@ def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedMo
 def _trained(
     members: tuple[Predictor, ...], frame: SortedFrame, weights: tuple[float, ...], vote: bool
 ) -> TrainedModel:
-    """Return an ensemble of the members that reads them from their own folders, before they are copied."""
+    """Return an ensemble that loads its members from their original folders, because the members are not
+    copied yet."""
     card = replace(members[0].card, encodings=frame.encodings, weights=weights, vote=vote)
     ensemble = EnsemblePredictor(card=card, members=members)
     target = frame.target[frame.rows["train"]]

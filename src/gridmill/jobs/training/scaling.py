@@ -19,7 +19,8 @@ SAFE_EXPONENT, MOST_EXPONENT = 100, 1000
 which causes no rounding error.
 
 After the multiplication by a power of two, the squares stay in the range of doubles, and the means stay in
-the range of 32-bit floats. ONNX Runtime would treat a smaller mean as 0 and remove its subtraction.
+the range of 32-bit floats. ONNX Runtime would treat a smaller mean as 0 and remove the subtraction of the
+mean.
 """
 
 

@@ -46,9 +46,9 @@ class Checkpoint:
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, number: int) -> None:
     """Write the newest checkpoint into `folder`, and delete all other checkpoints.
 
-    The function first writes the tensors under a unique name. After writing the tensors, the function
-    renames the JSON file that contains this name to its final name. If the process is killed in between, the
-    previous checkpoint is kept.
+    The function first writes the tensors under a unique name. After the tensors are written, the function
+    renames the JSON file, which contains the name of the tensor file, to its final name. If the process is
+    killed in between, the previous checkpoint is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"state-{number}.safetensors"
