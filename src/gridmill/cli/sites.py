@@ -160,7 +160,7 @@ def _joined(host: Host, settings: Settings, client: Client, site: Site, line: st
         raise ConflictError(
             f"site {site.name!r} exists already, of kind {existing.kind}"
             + (f", at {existing.address}" if existing.address else ""),
-            hint="Choose another name, or change the address: gridmill configure site {site.name} "
+            hint=f"Choose another name, or change the address: gridmill configure site {site.name} "
             "--address HOST:PORT",
         )
     answer = _line_of_input() if line == "-" else line or settings.token

@@ -49,8 +49,8 @@ def check_run_origin(ledger: Ledger, storage: Storage, transaction: Transaction,
     raise ConflictError(
         f"run {run.id} was started from the folder {run.folder}; pipeline {run.pipeline!r} belongs to "
         f"{recorded.folder} now",
-        hint="Its jobs would write into the tables of {recorded.folder}. Start a new run from the folder"
-        " that you want to use.",
+        hint=f"The jobs of this run would write into the tables of {recorded.folder}. Start a new run from "
+        "the folder that you want to use.",
     )
 
 
