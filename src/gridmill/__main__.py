@@ -35,7 +35,7 @@ def program() -> None:
 def main(arguments: Sequence[str] | None = None, *, context: "Client | None" = None) -> None:
     """Runs the command and exits with 0 or with the exit code of the error table (130 if interrupted).
 
-    If `context` is given, every command uses this client and does not search for a control node.
+    If `context` is set, every command uses this client and does not search for a control node.
     """
     from gridmill.bootstrap.host import ProgramHost
     from gridmill.cli.invocation import Invocation

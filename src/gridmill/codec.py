@@ -61,12 +61,12 @@ def fingerprint(*parts: object) -> str:
 
 
 def encode_message(message: Message) -> bytes:
-    """Returns a protocol message as one line of JSON without its newline: `["kind",{...}]`."""
+    """Returns a protocol message as one line of JSON without its newline, in the form `["kind",{...}]`."""
     return _ENCODER.encode((type(message).__name__.lower(), message))
 
 
 def decode_message(line: bytes) -> Message:
-    """Returns the message in a line. Raises InputError."""
+    """Returns the protocol message that a line of JSON contains. Raises InputError."""
     try:
         kind, body = msgspec.json.decode(line, type=tuple[str, msgspec.Raw])
         message: Message = _decoder(cast(Hashable, MESSAGES[kind])).decode(body)
@@ -76,13 +76,13 @@ def decode_message(line: bytes) -> Message:
 
 
 def encode_passed(channel: int, message: Message | None) -> bytes:
-    """Returns a relayed message to or from a pod of a farm, as one line of JSON without its newline:
-    `[channel, ["kind",{...}]]`. The message is null for a connection that was closed."""
+    """Returns a relayed message to or from a pod of a farm, as one line of JSON without its newline, in the
+    form `[channel, ["kind",{...}]]`. If the connection was closed, the message is null."""
     return b"[%d,%s]" % (channel, b"null" if message is None else encode_message(message))
 
 
 def decode_passed(line: bytes) -> tuple[int, Message | None]:
-    """Returns the channel and the message in a line. Raises InputError."""
+    """Returns the channel and the relayed message that a line of JSON contains. Raises InputError."""
     try:
         channel, body = msgspec.json.decode(line, type=tuple[int, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

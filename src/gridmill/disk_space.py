@@ -13,7 +13,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.usage import DiskSpace
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The error numbers for a full disk and for an exceeded disk quota of a user."""
+"""The error numbers (errno) of a full disk and of an exceeded disk quota."""
 _MOST_RESERVE_BYTES, _RESERVE_SHARE = GIB, 20
 _MOST_RESERVE_FILES, _RESERVE_FILES_SHARE = 10_000, 100
 _BLOCK_BYTES = 512  # the unit of st_blocks
@@ -21,8 +21,8 @@ _BLOCK_BYTES = 512  # the unit of st_blocks
 
 def space_of(place: str, path: Path | str, reserve_bytes: int | None = None) -> DiskSpace:
     """Returns the space of the file system on which `path` is or will be. If `reserve_bytes` is None, 5 % of
-    the size of the file system are reserved, but at most 1 GiB. If it is 0, nothing is reserved. Of the
-    inodes, 1 % are reserved, but at most 10,000. Raises OSError."""
+    the size of the file system are reserved, but at most 1 GiB. If `reserve_bytes` is 0, no space is
+    reserved. Of the inodes, 1 % are reserved, but at most 10,000. Raises OSError."""
     existing = Path(path)
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -65,9 +65,9 @@ class FolderMeter:
 
     A pass starts `pause_seconds` after the previous pass, but waits at least `_SHARE` times as long as that
     pass took. Therefore measuring uses at most 5 % of a CPU. Links are not followed. A file with several
-    names counts once, and a file that is deleted during the pass does not count. A folder that does not
-    exist counts as empty. In `shared` folders, only files that changed after `since` (Unix time) count. A
-    file that is moved there during a pass counts once.
+    names is counted once, and a file that is deleted during the pass is not counted. A folder that does not
+    exist is treated as empty. In `shared` folders, only files that changed after `since` (Unix time) are
+    counted. A file that is moved into a shared folder during a pass is counted once.
     """
 
     def __init__(

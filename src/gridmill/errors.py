@@ -35,8 +35,8 @@ from typing import ClassVar
 
 
 class GridmillError(Exception):
-    """The base class of all errors: `message` states what failed, `place` states where it failed, and `hint`
-    states what to do next."""
+    """This class is the base class of all errors. Its `message` states what failed, `place` states where it
+    failed, and `hint` states what to do next."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
@@ -66,15 +66,15 @@ class InputError(GridmillError):
 
 
 class PipelineError(InputError):
-    """A pipeline file has an error; `place` is `FILE:LINE: FIELD`. For several errors, `problems` has the
-    place, the message and the hint of each."""
+    """A pipeline file has an error, and `place` is the text `FILE:LINE: FIELD`. If the file has several
+    errors, `problems` has the place, the message and the hint of each error."""
 
     code = "invalid-pipeline"
     problems: tuple[tuple[str, str, str], ...] = ()
 
 
 class DataError(InputError):
-    """Data does not match its declaration; `place` is the file and the row."""
+    """Data does not match its declaration, and `place` names the file and the row of the data."""
 
     code = "invalid-data"
 
@@ -188,8 +188,8 @@ class UnreachedError(UnavailableError):
 
 
 class HungNodeError(UnavailableError):
-    """The process of the control node exists and does not answer. It is unknown whether it executed the
-    request."""
+    """The process of the control node exists but does not answer, so it is unknown whether the control node
+    executed the request."""
 
     code = "hung"
 
@@ -214,8 +214,8 @@ class StorageError(UnavailableError):
 
 
 class StoreLostError(StorageError):
-    """The database server of the records does not answer or closed the connection. The last write may be
-    stored."""
+    """The database server of the records does not answer or closed the connection. It is unknown whether the
+    last write was stored."""
 
     code = "store-lost"
     default_hint = "No record is incomplete. Start the database server again; Gridmill then continues."
@@ -279,7 +279,8 @@ def to_body(error: GridmillError) -> dict[str, object]:
 
 
 def from_body(body: dict[str, object]) -> GridmillError:
-    """Returns the error that `to_body` has written. An unknown code becomes a plain GridmillError."""
+    """Returns the error that `to_body` has written. If the code of the error is unknown, the function
+    returns a GridmillError."""
     row = TABLE.get(str(body.get("code")), TABLE["error"])
     return row.error(
         str(body.get("message", "")), hint=str(body.get("hint", "")), place=str(body.get("place", ""))

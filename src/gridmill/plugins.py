@@ -1,5 +1,5 @@
-"""The tables of plug-ins. Each table maps a name to "module:factory". Entry points of installed packages in
-the same form extend these tables.
+"""The tables of plug-ins. Each table maps the name of a plug-in to "module:factory". The entry points of
+installed packages have the same form and extend these tables.
 
 A package adds its own record stores, sites and links with the entry-point groups `gridmill.stores`,
 `gridmill.sites` and `gridmill.transport`. The built-in plug-ins have no privileges. (The kinds of jobs are
@@ -18,8 +18,8 @@ JOBS: Mapping[str, str] = {
     "training": "gridmill.jobs.training.run:run",
     "prediction": "gridmill.jobs.prediction.run:run",
 }
-"""The functions that run the built-in kinds of jobs. Each takes a JobContext and returns a JobResult. (There
-is no function for `command`, because the pod itself executes these jobs.)"""
+"""The functions that run the built-in kinds of jobs. Each function takes a JobContext and returns a
+JobResult. (There is no function for `command`, because the pod itself executes these jobs.)"""
 
 PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "sink": ("pyarrow", "deltalake", "duckdb"),
@@ -28,8 +28,8 @@ PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "prediction": ("numpy", "pyarrow.parquet", "safetensors", "onnxruntime"),
     "command": (),
 }
-"""The modules that the zygote imports when it starts, for each type of pod. Each module was tested to be
-safe to fork."""
+"""The modules that the zygote (the process from which jobs are forked) imports when it starts, for each type
+of pod. A test has shown for each module that a process can be forked safely after the import."""
 
 MODEL_PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "lstm": ("torch",),
@@ -37,9 +37,10 @@ MODEL_PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "gbdt": ("sklearn.ensemble",),
     "linear": ("sklearn.linear_model",),
 }
-"""Further modules that the zygote imports before it forks the first training of a model of this kind. These
-modules need seconds and memory that the trainings of other models do not need. Each of these modules was
-tested to be safe to fork."""
+"""Further modules, by kind of model, that the zygote (the process from which jobs are forked) imports before
+it forks the first training of a model of this kind. These modules need seconds and memory that the trainings
+of other models do not need. A test has shown for each of these modules that a process can be forked safely
+after the import."""
 
 SITES: Mapping[str, str] = {
     "local": "gridmill.sites.local:make",
@@ -48,14 +49,14 @@ SITES: Mapping[str, str] = {
     "cluster": "gridmill.sites.farm.site:make",
     "simulated": "gridmill.testing.second_machine:make",
 }
-"""The functions that open a site. Each takes Settings, Site and Doors, and returns a SitePort. The function
-for `local` takes only the settings."""
+"""The functions that open a site. Each of these functions takes Settings, a Site and Doors, and returns a
+SitePort. The function for `local` takes only the settings."""
 WISHES: Mapping[str, str] = {
     "slurm": "gridmill.sites.slurm.settings:check_resource",
     "cluster": "gridmill.sites.farm.site:check_resource",
 }
-"""Functions that take a Resource and a Site and raise InputError if the resource has invalid settings. They
-exist only for kinds of sites where resources have settings."""
+"""Functions that take a Resource and a Site and raise InputError if the resource has invalid settings. Such
+a function exists only for kinds of sites for which a resource can have settings."""
 CHECKS: Mapping[str, str] = {
     "local": "gridmill.sites.local:check_site",
     "slurm": "gridmill.sites.slurm.commands:check_site",
@@ -70,17 +71,18 @@ STORES: Mapping[str, str] = {  # keyed by the scheme of GRIDMILL_STORE
     "postgresql": "gridmill.stores.sql:make",
 }
 FAULTS: Mapping[str, str] = {"store": "gridmill.testing.faults:with_faults"}
-"""The functions that inject faults for tests. Each takes the real adapter and the name of a fault."""
+"""The functions that inject faults for tests. Each of these functions takes the real adapter and the name of
+a fault."""
 LINKS: Mapping[str, str] = {
     "unix": "gridmill.transport.pod_side:make_unix",
     "tls": "gridmill.transport.tls:make",
     "spool": "gridmill.transport.spool:make",
 }
-"""The functions that make the pod's end of a link, by the URL scheme of PodOrder.link."""
+"""The functions with which a pod opens its link to the control node, by the URL scheme of PodOrder.link."""
 
 SOURCES: Mapping[str, str] = {"files": "gridmill.storage.root:describe_source"}
-"""Functions that list the files which a source names now. Each takes the declaration of the source and the
-folder of the pipeline."""
+"""Functions that list the files which a source names now. Each of these functions takes the declaration of
+the source and the folder of the pipeline."""
 
 READERS: Mapping[str, str] = {
     "sql": "gridmill.jobs.sink.sql:arrive",
@@ -88,8 +90,8 @@ READERS: Mapping[str, str] = {
     "http": "gridmill.jobs.sink.http:arrive",
     "objects": "gridmill.jobs.sink.object_storage:arrive",
 }
-"""The functions with which a sink job reads sources that are not local files. Each takes an Asked and
-returns Arrivals (jobs/sink/source.py)."""
+"""The functions with which a sink job reads sources that are not local files. Each of these functions takes
+an `Asked` and returns `Arrivals` (see jobs/sink/source.py)."""
 
 JOURNALS: Mapping[str, str] = {"folder": "gridmill.pod.journal:read_journal"}
 """The functions with which a site reads the undelivered events of a pod that has ended."""
@@ -100,7 +102,7 @@ DECLARATIONS: Mapping[str, str] = {"yaml": "gridmill.declarations:read_again"}
 REPORTS: Mapping[str, str] = {"html": "gridmill.report.render:render"}
 
 LOOKS: Mapping[str, str] = {"process": "gridmill.storage.inspect_process:ask"}
-"""The functions that read versions to answer a Look."""
+"""The functions that read the content of versions to answer an ArtifactQuery."""
 
 ARCHIVES: Mapping[str, str] = {
     "write": "gridmill.storage.archive:write_archive",
@@ -109,8 +111,8 @@ ARCHIVES: Mapping[str, str] = {
 """The functions that write complete projects to one file, and read projects from such a file."""
 
 GRIDS: Mapping[str, str] = {"records": "gridmill.bootstrap.node:read"}
-"""Functions with which a client reads a home that has no control node. Each takes Settings, and its result
-has `grid` and `close`."""
+"""Functions with which a client reads a home that has no control node. Each of these functions takes
+Settings, and returns an object with the attributes `grid` and `close`."""
 
 VERSIONS: Mapping[str, str] = {
     "files": "gridmill.jobs.inspect_versions:files_of",
@@ -126,8 +128,8 @@ VERSIONS: Mapping[str, str] = {
     "write jsonl": "gridmill.jobs.write_rows:write_jsonl",
     "write parquet": "gridmill.jobs.write_rows:write_parquet",
 }
-"""The functions with which a program reads and writes a version. Each loads the libraries for data or models
-that it needs."""
+"""The functions with which a program reads and writes a version. Each of these functions loads the libraries
+for data or models that it needs."""
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "jobs": JOBS,

@@ -1,7 +1,8 @@
 """The log of a server process on standard error, with a limit for repeated lines.
 
 Lines with the same logger, level and unformatted text are of one kind. A few lines of each kind are written
-per minute. Further lines are counted, and their number is written at the end of the minute.
+per minute. The remaining lines of the kind are counted, and their number is written at the end of the
+minute.
 """
 
 import logging
@@ -14,7 +15,8 @@ LINES, SECONDS = 10, 60.0
 """The largest number of lines of one kind that are written in an interval, and the length of the interval in
 seconds."""
 KINDS = 200
-"""The largest number of kinds of lines that are distinguished. All further kinds count as one kind."""
+"""The largest number of kinds of lines that are distinguished. If there are more kinds of lines, all of the
+additional kinds are treated as one kind."""
 _OTHERS = "others"
 
 
@@ -56,8 +58,8 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
 
 
 class _Kind:
-    """The number of lines of one kind since the time `began`. `last` is the last line that was not
-    written."""
+    """The number of lines of one kind that were logged since the time `began`. `last` is the last line that
+    was not written."""
 
     def __init__(self, began: float) -> None:
         self.began, self.written = began, 0
@@ -65,5 +67,6 @@ class _Kind:
 
 
 def log_to_standard_error(level: int = logging.WARNING, format: str = "%(asctime)s %(message)s") -> None:
-    """Sends the log of this process to standard error. It must be called once, when the process starts."""
+    """Sends the log of this process to standard error. This function must be called once, when the process
+    starts."""
     logging.basicConfig(format=format, level=level, handlers=[BoundedHandler()])

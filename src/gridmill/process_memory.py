@@ -2,8 +2,8 @@
 
 The GNU C library gives each thread a separate memory area for small buffers, with up to eight areas for each
 CPU, and keeps freed memory in each of these areas. Therefore a process with many threads, each of which
-answers a request from time to time, keeps much free memory. Other C libraries do not have these options, and
-with them the functions do nothing.
+answers a request from time to time, keeps much free memory. With other C libraries, the functions of this
+module do nothing, because these libraries do not have the needed options.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # option numbers from
 
 def share_memory_areas() -> None:
     """Makes all threads share two memory areas. Each large buffer gets separate memory, which is returned to
-    the system when the buffer is freed. It must be called before the process starts threads."""
+    the system when the buffer is freed. The function must be called before the process starts threads."""
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
         for option, value in ((_ARENA_MAX, _AREAS), (_MMAP_THRESHOLD, MIB), (_TRIM_THRESHOLD, MIB)):
@@ -29,7 +29,7 @@ def share_memory_areas() -> None:
 
 def return_free_memory(*, collect: bool = False) -> None:
     """Returns free memory to the system. With `collect`, objects in reference cycles are found and freed
-    first. This stops all threads until all objects were examined."""
+    first. This search stops all threads until all objects were examined."""
     if collect:
         gc.collect()
     with suppress(OSError, AttributeError):

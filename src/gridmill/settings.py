@@ -1,5 +1,5 @@
-"""The only module that reads the environment. The settings are one frozen dataclass, and each setting has
-its unit and its reason."""
+"""The only module that reads the environment. The settings are the fields of one frozen dataclass, and the
+docstring of each field has its unit and its purpose."""
 
 import os
 import re

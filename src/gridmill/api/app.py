@@ -94,8 +94,8 @@ def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
     """Makes the application.
 
     With `token`, every request to /v1 needs the token as a bearer token, and a Host header with a loopback
-    name. Without a token, every client that can connect is allowed. No token is needed for a Unix socket
-    that only its owner can open.
+    name. Without `token`, every client that can connect is allowed. A Unix socket that only its owner can
+    open needs no token.
     """
     app = FastAPI(
         title="Gridmill", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None

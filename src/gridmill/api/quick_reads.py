@@ -32,8 +32,8 @@ THREADS = 16
 other answers. Further requests wait. Because of the separate threads, a slow read of a log does not delay
 other use cases."""
 FOLLOWERS = 512
-"""The largest number of requests that can wait for events in this middleware at the same time. Further
-requests are passed on to the routes."""
+"""The largest number of requests that can wait for events in this middleware at the same time. If there are
+more requests, they are passed on to the routes."""
 _SLICE_SECONDS = 1.0
 """The interval in seconds at which a waiting request checks whether the server will stop."""
 _NUMBER = re.compile("[0-9]{1,9}")
@@ -102,7 +102,7 @@ class QuickReads:
 
     def _may_wait(self, call: _Call) -> bool:
         """Returns whether the call can wait in this middleware. Only the events of a complete run are in
-        memory. Requests for other streams wait in their own threads."""
+        memory. A request for any other stream waits in a thread of its own."""
         return (
             self._ready is not None
             and call.name == "events"
@@ -157,7 +157,7 @@ class _Commits:
         return self._next
 
     def note(self) -> None:
-        """Report a commit. May be called from any thread."""
+        """Report a commit. This method may be called from any thread."""
         if self._next is not None:
             with suppress(RuntimeError):  # the server has stopped and closed its loop
                 self._loop.call_soon_threadsafe(self._wake)
@@ -219,6 +219,6 @@ def _value(kinds: frozenset[Hint], text: str, limits: ArgumentLimits) -> Any:  #
 
 
 def _kinds(hint: Hint) -> Iterator[Hint]:
-    """Yields the members of a union type. For any other type, it yields only this type."""
+    """Yields the members of a union type. If the type is not a union, the function yields only this type."""
     parts = getattr(hint, "__args__", ())
     yield from parts if parts and not hasattr(hint, "__origin__") else (hint,)

@@ -23,7 +23,7 @@ from gridmill.ports.grid import Grid
 
 Hint: TypeAlias = Any  # a type expression: typing has no type for it
 Unknown: TypeAlias = tuple[tuple[str | int, ...], tuple[str, ...]]
-"""The path of an unknown field, and the field names that are known at this place."""
+"""The path of an unknown field, and the names of the fields that are allowed at this path."""
 
 
 async def refuse_unknown(request: Request) -> None:

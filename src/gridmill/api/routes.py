@@ -1,8 +1,8 @@
 """The REST routes, which are generated from the table of use cases with the types of the Grid's methods.
 
 A route reads the arguments that its row of the table defines, calls the Grid, and encodes the answer with
-the codec. This module lists the exceptions by name: an answer that is wrapped in an object, and a body whose
-name is replaced by the name in the path.
+the codec. This module also lists the use cases whose routes differ: the answer is wrapped in an object, or
+the name in the body is replaced by the name in the path.
 """
 
 import time

@@ -378,7 +378,8 @@ def _slurm() -> str:
 
 
 def _check_packages(purpose: str, packages: tuple[str, ...], *, needed: bool) -> Check:
-    """Checks the installed packages. A farm needs only the packages that the jobs of its tenants need."""
+    """Checks the installed packages. Without `needed`, missing packages are no problem, because a farm needs
+    only the packages that the jobs of its tenants need."""
     installed, missing = [], []
     for package in packages:
         try:

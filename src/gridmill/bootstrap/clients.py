@@ -1,4 +1,4 @@
-"""Connects a control node with its clients, and connects the runs of these clients with them."""
+"""Connects a control node with its clients, and connects each run with the client that waits for it."""
 
 import sys
 import threading
@@ -38,7 +38,8 @@ class _PreloadedReport:
         self._begun = False
 
     def prepare(self) -> None:
-        """Imports the modules. Only the first call has an effect."""
+        """Imports the modules that write reports, in the background. Only the first call of this method has
+        an effect."""
         if not self._begun:
             self._begun = True
             sys.setswitchinterval(_SWITCH_SECONDS)

@@ -48,8 +48,8 @@ def lock_home(home: Path) -> IO[str]:
 
 
 def lock_in_turn(home: Path, waits: Callable[[], bool]) -> IO[str]:
-    """Locks the home. While another process owns the home, the function waits as long as `waits()` is true.
-    Raises HomeInUseError."""
+    """Locks the home. While another process owns the home, the function waits as long as the function
+    `waits` returns True. Raises HomeInUseError."""
     while True:
         try:
             return lock_home(home)
@@ -109,7 +109,7 @@ def open_store(settings: Settings) -> Store:
 
 def _why_not_ours(settings: Settings, store: Store) -> str:
     """Returns the reason why the record store does not contain the results of this home in the storage root.
-    The text is empty if the store contains them, or if there are no results."""
+    The text is empty if the record store contains these results, or if there are no results."""
     site = store.get(Site, LOCAL)
     mark = site.noun.settings.get("store", "") if site and isinstance(site.noun, Site) else ""
     others = False

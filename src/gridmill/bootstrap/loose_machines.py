@@ -81,7 +81,7 @@ class LocalProvider:
         memory_bytes: int,
         behind: bool,
     ) -> JoinedNode:
-        """See Provider. The node inherits the claim on this machine."""
+        """See Provider. The node inherits the lock that prevents this machine from joining another grid."""
         return join(
             folder,
             address,

@@ -59,9 +59,9 @@ from gridmill.transport.server import PodLinkServer
 from gridmill.version import __version__
 
 LOCAL_CPU_SHARE = 16.0
-"""Deployments on this machine may claim each CPU this many times. CPUs can be claimed several times because
-idle deployments use no CPU, and the operating system divides the CPUs fairly. Memory is never claimed more
-than once."""
+"""Each CPU of this machine may be assigned to this many deployments. A CPU can be assigned several times
+because idle deployments use no CPU, and because the operating system divides the CPUs fairly. Memory is
+never assigned more than once."""
 
 
 class SystemClock:
@@ -78,8 +78,8 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedNode:
-    """A control node that runs in this process. `close` stops the control node. With `tear_down`, it also
-    ends its idle deployments."""
+    """A control node that runs in this process. The method `close` stops the control node and, if
+    `tear_down` is true, its idle deployments."""
 
     grid: Service
     node: ControlNode
@@ -94,8 +94,8 @@ _COPIES = "copies of declarations"
 
 
 def _with_fault(store: Store, fault: str) -> Store:
-    """Returns the store. For tests, it returns a store that fails as `fault` specifies. Raises InputError if
-    the fault is unknown."""
+    """Returns the store. If `fault` is set for tests, the function returns a store that fails as `fault`
+    specifies. Raises InputError if the fault is unknown."""
     if not fault:
         return store
     faulty: Store = find("faults", "store")(store, fault)
@@ -122,14 +122,14 @@ def embed(
     """Starts a control node for the home in `settings`, and returns it.
 
     If the clients of a run have lost another control node, the run waits until these clients reconnect, but
-    at most for `await_seconds`. `end` is called when a client requests the node to shut down. If `end` is
-    not given, the node closes and ends its idle deployments.
+    at most for `await_seconds`. The function `end` is called when a client requests that the control node
+    shuts down. If `end` is not set, the control node then closes and ends its idle deployments.
 
-    `site` is the prepared local site. The site is closed together with the node, and also if this function
-    fails. While another process owns the home, the function waits until that process ends, as long as
-    `waits()` is true. With `take_over`, the node may also use a record store that another home left while
-    its pods were running. The pods of the other home then count as lost. Raises HomeInUseError,
-    StoreInUseError, StorageError.
+    `site` is the prepared local site. The site is closed when the control node is closed, and also if this
+    function fails. While another process owns the home, the function waits until that process ends, as long
+    as the function `waits` returns True. With `take_over`, the control node may also use a record store that
+    another home left while its pods were running. The pods of the other home are then treated as lost.
+    Raises HomeInUseError, StoreInUseError, StorageError.
     """
     local: SitePort = site or find("sites", "local")(settings)
     with ExitStack() as undone:
@@ -198,9 +198,9 @@ def _local_site(control: Control) -> Site:
 
 
 def _with_settings(control: Control, here: Site, gpu_shares: int, marks: Mapping[str, int]) -> Site:
-    """Returns the local site with two more settings. One of these settings is the mark of the record store,
-    which stays the same if the store moves to another home. The other of these settings is the number of
-    shares of each GPU."""
+    """Returns the local site with two more settings. The first of these settings identifies the record
+    store, and stays the same if the store moves to another home. The second setting is the number of shares
+    of each GPU."""
     site = control.ledger.find(Site, here.name)
     mark = site.settings.get("store") if site else None
     # used if the record with the mark is damaged
@@ -210,8 +210,9 @@ def _with_settings(control: Control, here: Site, gpu_shares: int, marks: Mapping
 
 
 def open_site(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
-    """Opens a declared site and returns its port. Raises InputError if its kind does not support a setting,
-    NotFoundError if no plug-in provides its kind, and UnavailableError if the site does not answer."""
+    """Opens a declared site and returns the interface to it (a `SitePort`). Raises InputError if its kind
+    does not support a setting, NotFoundError if no plug-in provides its kind, and UnavailableError if the
+    site does not answer."""
     port: SitePort = find("sites", site.kind.value)(settings, site, doors)
     return port
 
@@ -336,8 +337,8 @@ def _keep_copies(control: Control, copies: DeclaredCopies, *, anew: bool) -> Non
 
 
 def _check_daily(service: Service, mark: Path, warn: Callable[[str], None]) -> None:
-    """Reads the complete record store, unless this was done less than a day ago. The modification time of
-    the file `mark` is the time of the last check."""
+    """Reads the complete record store, unless this was done less than a day ago. The path `mark` is a file
+    whose modification time is the time of the last check."""
     try:
         if abs(time.time() - mark.stat().st_mtime) < DAY_SECONDS:
             return

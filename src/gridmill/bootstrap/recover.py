@@ -62,7 +62,8 @@ def recover(settings: Settings, *, dry_run: bool) -> RecoveryReport:
 
 
 def _look(settings: Settings, marks: Mapping[str, int]) -> tuple[_Condition, str]:
-    """Returns the condition of the record store, and the mark of the store if it belongs to this home."""
+    """Returns the condition of the record store, and the text that identifies the store if the store belongs
+    to this home."""
     path = settings.home / "store.db"
     if not settings.store and not path.exists():
         return _Condition(words="the store is missing", usable=False, read=False), ""

@@ -208,7 +208,7 @@ def _ends_for_server(home: Path) -> bool:
 
 def is_permanent(home: Path) -> bool:
     """Returns whether the owner of the home is a `gridmill up`. Only a control node of `gridmill up` writes
-    an announcement, so this file shows it."""
+    the file control.json, so the file shows that this control node is the owner."""
     try:
         announced = json.loads((home / "control.json").read_text())["pid"]
         return bool(str(announced) == (home / "control.lock").read_text().strip())
@@ -217,7 +217,8 @@ def is_permanent(home: Path) -> bool:
 
 
 def _announce(home: Path, body: dict[str, object]) -> None:
-    """Writes control.json atomically. Only this user can read the file, because it contains the token."""
+    """Writes control.json atomically. Only this user can read control.json, because the file contains the
+    token."""
     draft = home / "control.json.draft"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

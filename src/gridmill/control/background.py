@@ -1,7 +1,8 @@
 """This module runs slow observations and slow actions in background threads outside the ticks, so that no
 tick waits for them.
 
-A later tick processes the results of slow actions under the node's lock, with the records of that time.
+A later tick processes the results of slow actions under the node's lock, with the records as they are at the
+time of this tick.
 """
 
 import threading
@@ -37,7 +38,7 @@ class BackgroundRunner(Protocol):
         """Return whether work has finished since the last tick."""
 
     def stop(self, seconds: float) -> None:
-        """Wait until all submitted work has finished, but at most for that time. The caller must not hold
+        """Wait until all submitted work has finished, but at most for `seconds`. The caller must not hold
         the node's lock."""
 
 

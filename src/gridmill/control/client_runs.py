@@ -11,8 +11,8 @@ from gridmill.domain.states import RunState
 from gridmill.domain.views import RunView
 
 _NEWEST = 1000
-"""The number of the newest runs that are searched for a run that was started seconds ago, if its client does
-not know whether it was started."""
+"""If a client does not know whether its run was started some seconds ago, this number of the newest runs is
+searched for the run."""
 
 
 class AttendedRuns:
@@ -63,8 +63,8 @@ class AttendedRuns:
         return next((run.id for run in runs if request and run.request == request), None)
 
     def take(self, run: str, environment: Mapping[str, str]) -> None:
-        """Attach a client to its run, which was started by another control node that has ended; the client
-        has reconnected."""
+        """Attach a client that has reconnected to its run. The run was started by another control node,
+        which has ended."""
         with self._node.lock:
             self._set_environment(run, environment)
             self._mark(run)

@@ -84,8 +84,8 @@ class EventTails:
             tail.begin = max(tail.begin, last)
 
     def clear(self) -> None:
-        """Delete all events and pages from memory, because the content of the store is not known for
-        certain."""
+        """Delete all events and pages from memory, because it is uncertain which events the store
+        contains."""
         with self._lock:
             self._tails.clear()
             self._pages.clear()

@@ -1,4 +1,4 @@
-"""This module has the ledger: the store and its copy in memory, which are changed together in one
+"""This module has the class `Ledger`: the store and its copy in memory, which are changed together in one
 transaction for each change."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -72,11 +72,12 @@ class Transaction:
         return self.get(kind, key)
 
     def version(self, kind: type[Any], key: str) -> int:
-        """Return the version number of a record in memory. 0 if the record is not in memory."""
+        """Return the version number of a record in memory. The result is 0 if the record is not in
+        memory."""
         return self._ledger.version(kind, key)
 
     def within(self) -> "Transaction":
-        """Return a nested transaction. `join` adds the changes of the nested transaction to this
+        """Return a nested transaction. The method `join` adds the changes of the nested transaction to this
         transaction. Without a call of `join`, the nested transaction has no effect."""
         return Transaction(self, self.now)
 
@@ -90,7 +91,8 @@ class Transaction:
         self.after.extend(inner.after)
 
     def first(self, act: Callable[[], None]) -> None:
-        """Call the function `act` once before the commit, even if it was registered several times."""
+        """Register the function `act`, which is called once before the commit, even if it was registered
+        several times."""
         self.before[act] = None
 
     def then(self, act: Callable[[], None]) -> None:
@@ -112,9 +114,9 @@ class Transaction:
 
 
 class Ledger:
-    """The store of a control node and its copy in memory. The ledger is the only writer of the store. If the
-    versions in the store differ from those of the ledger, a commit fails and the ledger loads the store
-    again.
+    """The store of a control node and its copy in memory. The `Ledger` is the only writer of the store. If
+    the versions of records in the store differ from the versions in memory, a commit fails and the `Ledger`
+    loads all records from the store again.
 
     A tick stages the transactions of its steps. Staging a transaction changes the memory immediately, so
     that the next step sees the changes. One commit then writes all staged transactions to the store. The
@@ -144,7 +146,7 @@ class Ledger:
         self.followers: list[Callable[[Collection[Noun], Collection[Key]], None]] = []
 
     def load(self) -> None:
-        """Read all live records from the store. The ledger loads the records at the start, and after a
+        """Read all live records from the store. The `Ledger` loads the records at the start, and after a
         commit whose success is unknown.
 
         Raises StoreInUseError if another control node owns the store.
@@ -179,7 +181,8 @@ class Ledger:
         return cast("N | None", self.snapshot.find(kind, key))
 
     def version(self, kind: type[Any], key: str) -> int:
-        """Return the version number of a record in memory. 0 if the record is not in memory."""
+        """Return the version number of a record in memory. The result is 0 if the record is not in
+        memory."""
         return self._versions.get((kind, key), 0)
 
     def fetch(self, kind: type[N], key: str) -> N:
@@ -231,7 +234,7 @@ class Ledger:
         return self._staged.nouns if self._staged is not None and self._stager == get_ident() else {}
 
     def begin(self, now: float) -> Transaction:
-        """Return an empty transaction of the ledger."""
+        """Return an empty transaction, which can change the store and its copy in memory."""
         return Transaction(self, now)
 
     def commit(self, transaction: Transaction) -> None:
@@ -277,8 +280,9 @@ class Ledger:
 
     @contextmanager
     def staging(self) -> Iterator[None]:
-        """Return a context manager that flushes the ledger at its end, even if a step failed, because the
-        transactions of earlier steps are complete."""
+        """Return a context manager that writes all staged transactions to the store at its end. The
+        transactions are written even if a step failed, because the transactions of earlier steps are
+        complete."""
         try:
             yield
         finally:
@@ -338,8 +342,8 @@ class Ledger:
         return over
 
     def _remember(self, key: Key, noun: Noun) -> None:
-        """Hold a record in memory that will be looked up soon, when the job ends or runs next. Records that
-        garbage collection deletes without the ledger are not held in memory."""
+        """Hold a record in memory that will be looked up soon: when its job ends, or when the job runs the
+        next time. Records that garbage collection deletes from the store directly are not held in memory."""
         if isinstance(noun, Provenance):
             self._without_provenance.discard(noun.name)
         if isinstance(noun, Latest) or (isinstance(noun, Provenance) and not noun.artifact):

@@ -34,8 +34,8 @@ LOUD_CHARACTERS = 16_000
 LONGEST_END_SECONDS = 10.0
 """The number of seconds that a control node that stops waits for background actions."""
 LATEST_NOT_BEFORE_SECONDS = 60.0
-"""The longest backoff in seconds. A time later than the longest backoff was written before the clock was set
-back."""
+"""The longest backoff in seconds. A start time that is further in the future than this was written before
+the clock was set back."""
 
 
 class ControlNode:
@@ -93,7 +93,7 @@ class ControlNode:
 
     def await_clients(self, seconds: float) -> None:
         """Hold back runs whose clients lost the previous control node until these clients reconnect, but at
-        most for that time. The jobs of the held-back runs need the environments of their clients."""
+        most for `seconds`. The jobs of the held-back runs need the environments of their clients."""
         with self.lock:
             self._awaited = {run.id for run in self.control.ledger.snapshot.runs.values() if run.attended}
             self._await_until = self.control.clock.monotonic() + seconds
@@ -274,8 +274,8 @@ class ControlNode:
 
     def begin_release(self) -> None:
         """Start to tear down idle deployments in the background, so that a caller that has no work does not
-        wait until the pods end. If the store refuses to release the deployments now, the control node
-        repeats it when it stops."""
+        wait until the pods end. If the store cannot record the release of the deployments now, the control
+        node releases them when it stops."""
         with self.lock, suppress(StorageError):
             if not self.control.ledger.doubtful:
                 self._release_idle()

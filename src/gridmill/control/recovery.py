@@ -30,7 +30,7 @@ _BEST = "best by "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restoration:
-    """The records that a store lacks, each with a text for users. The restoration also has the number of
+    """The records that a store lacks, each with a text for users. A `Restoration` also has the number of
     records that the store already has, and the records that cannot be restored."""
 
     nouns: tuple[Noun, ...]

@@ -163,7 +163,8 @@ def read_records(ledger: Ledger) -> GarbageSnapshot:
 
 
 def old_versions(catalog: Catalog, records: GarbageSnapshot, now: float) -> tuple[Artifact, ...]:
-    """Return the versions beyond the retention of their jobs that no other version or alias needs."""
+    """Return the versions that exceed the retention of their jobs and that no other version or alias
+    needs."""
     wanted = _retentions(catalog, {one.name for one in records.artifacts})
     existing = [one for one in records.artifacts if not one.removed]
     stay = (one.id for one in existing if one.name in wanted and names_of(catalog, one))
@@ -305,9 +306,9 @@ def _is_going(thing: DiskItem) -> bool:
 
 
 def _why_output(ledger: Ledger, uri: str, removed: set[str]) -> str:
-    """Return the reason why no record needs this output of an attempt. The result is empty if it is unknown
-    whether a record needs the output. Files that no record mentions are kept, because another home may share
-    the storage root."""
+    """Return a text with the reason why no record needs this output of an attempt. The result is empty if it
+    is unknown whether a record needs the output. Files that no record mentions are kept, because another
+    home may share the storage root."""
     if uri in removed and not any(running(ledger, "/".join(uri.split("/")[1:3]))):
         return "its version was removed"
     attempt_id = uri.rpartition("/")[2].removeprefix(".").removesuffix(".draft")
@@ -508,10 +509,10 @@ def delete_records(
     store: Store, history: UnusedRecords, *, goes_on: Callable[[], bool] = lambda: True
 ) -> None:
     """Delete these records from the store. A run is deleted together with its jobs and attempts in one
-    commit, which deletes all of them or none. If a record has changed after it was read, it is kept (for
-    example, because a run was resumed). If a changed record was kept, all removed versions are also kept
-    this time, because the changed run may refer to them. The caller does not need the node's lock, because
-    none of these records should be in the memory of the control node."""
+    commit, which deletes all of them or none. A record that has changed after it was read is kept, for
+    example because a run was resumed. If a changed record was kept, all removed versions are also kept this
+    time, because the changed run may refer to them. The caller does not need the node's lock, because none
+    of these records should be in the memory of the control node."""
     further = (*history.deployments, *history.measurements, *history.versions, *history.provenances)
     for run in history.runs:
         if not goes_on():

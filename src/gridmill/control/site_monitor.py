@@ -1,5 +1,5 @@
-"""This module opens the ports of sites on other machines when the sites are declared, and polls these sites
-for their nodes.
+"""This module opens the interfaces (`SitePort`) to sites on other machines when the sites are declared, and
+polls these sites for their nodes.
 
 A site can take seconds to answer, or may not answer at all. Each poll has its own thread, so that no site
 delays another site. The thread of a poll takes the node's lock only to record its result. (The local site is
@@ -79,8 +79,8 @@ class SiteMonitor:
             self._note(site, f"the state of site {site.name} cannot be read: {error!r}")
 
     def _note(self, site: Site, trouble: str) -> None:
-        """Record a problem of a site. If the site was removed or changed in the meantime, its port was
-        closed, which causes errors that are not recorded."""
+        """Record a problem of a site. If the site was removed or changed in the meantime, the interface to
+        the site was closed. The errors that this causes are not recorded."""
         with self._node.lock:
             stands = self._is_unchanged(site)
             if self._ending.is_set():
@@ -125,8 +125,8 @@ class SiteMonitor:
         configured: ConfiguredNodes | None,
         way: Route | None,
     ) -> bool:
-        """Record the result of a poll, and make the port of the poll the port of the site. The method
-        returns False if the site was removed or got another port in the meantime."""
+        """Record the result of a poll, and use the interface of the poll as the interface to the site. The
+        method returns False if the site was removed or got another interface in the meantime."""
         with self._node.lock:
             now = self._node.control.ledger.snapshot.sites.get(site.name)
             if now is None or not self._is_unchanged(site) or self._node.ending:
@@ -199,8 +199,8 @@ def describe_farm(site: Site) -> Site:
 
 
 def adopt(node: ControlNode, name: str, port: SitePort) -> None:
-    """Make this port the port of the site, and close the previous port. The pods of the site continue to
-    run."""
+    """Use `port` as the interface to the site, and close the previous interface. The pods of the site
+    continue to run."""
     if node.control.sites.get(name) is port:
         return
     retire(node, name)
@@ -210,8 +210,8 @@ def adopt(node: ControlNode, name: str, port: SitePort) -> None:
 
 
 def retire(node: ControlNode, name: str) -> None:
-    """Close the port of a site in the background, because a pending request can take long. The values that
-    were observed through the port are deleted."""
+    """Close the interface to a site in the background, because a pending request can take long. The values
+    that were observed through this interface are deleted."""
     port = _remove_site(node, name)
     if port is not None:
         node.control.background.submit(
@@ -220,8 +220,8 @@ def retire(node: ControlNode, name: str) -> None:
 
 
 def leave(node: ControlNode, site: Site) -> None:
-    """Close the port of a removed site, and delete its files on other machines. The port and the files are
-    also removed for a site that has not answered since this control node started."""
+    """Close the interface to a removed site, and delete the files of the site on other machines. This is
+    also done for a site that has not answered since this control node started."""
     act = partial(_leave, node, site, _remove_site(node, site.name))
     node.control.background.submit(f"leave site {site.name}", act, partial(_left, node, site))
 

@@ -1,5 +1,5 @@
-"""This module has the state of a control node, in parts: the ledger, the ports, and values that are lost at
-a restart."""
+"""This module has the state of a control node, in parts: the store with its copy in memory (`Ledger`), the
+interfaces to sites and pods, and values that are lost at a restart."""
 
 import hashlib
 import hmac
@@ -167,13 +167,14 @@ class Candidates:
 
 
 def no_site(site: Site) -> SitePort:
-    """Raise UnavailableError, because a control node that starts no pods has no ports of sites."""
+    """Raise UnavailableError, because a control node that starts no pods has no interfaces to sites."""
     raise UnavailableError(f"site {site.name} is not open in this control node")
 
 
 @dataclass(slots=True, kw_only=True)
 class Catalog:
-    """The versions and their provenances: the ledger, with a cache of the records that were read last."""
+    """The versions and their provenances: the store with its copy in memory (`Ledger`), and a cache of the
+    records that were read last."""
 
     ledger: Ledger
     newest_artifacts: dict[str, Artifact | None] = field(default_factory=dict)
@@ -192,8 +193,8 @@ class Catalog:
         return self.newest_artifacts[name]
 
     def look_up_names(self, names: Sequence[str]) -> None:
-        """Find with two queries which of these names have no version and no provenance. If these names were
-        not looked up together, each job that never ran would need two queries."""
+        """Find with two queries which of these names have no version and no provenance. The names are looked
+        up together, because otherwise each job that never ran would need two queries."""
         unknown = [*({*names} - self.newest_artifacts.keys())]
         made = self.ledger.store.parents(Artifact, unknown)
         self.newest_artifacts |= {name: None for name in unknown if name not in made}
@@ -286,8 +287,8 @@ class DiskState:
 
 @dataclass(slots=True, kw_only=True)
 class BringUps:
-    """The results of the requests for pods that were sent to sites. The results of requests for pods are
-    collected anew after a restart.
+    """The results of the requests for pods that were sent to sites. After a restart of the control node, the
+    results are collected anew.
 
     `failed` is the number of requests for pods that failed in a row, by resource. `problems` has the last
     failed request for pods of each resource, as text. `refusing_nodes` has, by resource, the nodes on which
@@ -364,8 +365,8 @@ class Clients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endings:
-    """The parts of the state that the end of an attempt needs: the records, the reported values of the job,
-    and the state that the end changes."""
+    """The parts of the control node's state that are needed to end an attempt: the records, the reported
+    values of the job, and the state that the end of the attempt changes."""
 
     catalog: Catalog
     channels: Channels
@@ -377,14 +378,14 @@ class Endings:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of the catalog."""
+        """The `Ledger` that the catalog uses."""
         return self.catalog.ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starting:
-    """The parts of the state that the start of an attempt needs, or the end of an attempt that cannot be
-    started."""
+    """The parts of the control node's state that are needed to start an attempt, or to end an attempt that
+    cannot be started."""
 
     endings: Endings
     timeline: Timeline
@@ -393,7 +394,7 @@ class Starting:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of the catalog."""
+        """The `Ledger` that the catalog uses."""
         return self.endings.catalog.ledger
 
     @property
@@ -404,12 +405,12 @@ class Starting:
 
 @dataclass(slots=True, kw_only=True)
 class Control:
-    """The whole state of a control node: its ports, and values that are lost at a restart, divided into
-    parts. Each step receives only the parts of the state that it needs. Only the holder of the node's lock
-    may use this object.
+    """The whole state of a control node, divided into parts: its interfaces to the store, sites and pods,
+    and values that are lost at a restart. Each step receives only the parts of the state that it needs. Only
+    the holder of the node's lock may use this object.
 
     `alarms` is None if schedules do not run: in a control node that is embedded in a command, and in a
-    node that only reads.
+    control node that only reads.
     """
 
     ledger: Ledger
@@ -442,7 +443,7 @@ class Control:
 
     @property
     def endings(self) -> Endings:
-        """The parts of the state that the end of an attempt needs."""
+        """The parts of the control node's state that are needed to end an attempt."""
         return Endings(
             catalog=self.catalog,
             channels=self.channels,
@@ -455,7 +456,7 @@ class Control:
 
     @property
     def starting(self) -> Starting:
-        """The parts of the state that the start of an attempt needs."""
+        """The parts of the control node's state that are needed to start an attempt."""
         return Starting(
             endings=self.endings, timeline=self.timeline, aside=self.background, clients=self.clients
         )
@@ -465,7 +466,7 @@ class Control:
         return self.timeline.now()
 
     def begin(self) -> Transaction:
-        """Return a transaction at the present time."""
+        """Return a transaction whose changes have the present time."""
         return self.ledger.begin(self.now())
 
     def clear_caches(self) -> None:

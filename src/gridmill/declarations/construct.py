@@ -2,8 +2,8 @@
 files.
 
 The arguments are converted to the values that a pipeline file would contain. The converted values are
-validated by the schema that also validates files, so the errors have the same wording. If arguments are
-records, these are converted too and validated together with the other arguments.
+validated by the schema that also validates files, so the errors have the same wording. An argument that is a
+record is converted too, and is validated together with the other arguments.
 """
 
 import re
@@ -272,7 +272,8 @@ def _open_matrix(job: Job, path: FieldPath) -> list[Problem]:
 
 
 def _folder(folder: object, place: str) -> str:
-    """Returns the folder of the project. Relative paths start there, and commands run in a copy of it."""
+    """Returns the folder of the project. Relative paths start at this folder, and commands run in a copy of
+    this folder."""
     if isinstance(folder, str | PathLike):
         path = FilePath(fspath(folder)).expanduser()
         if path.is_dir():
@@ -284,7 +285,8 @@ def _folder(folder: object, place: str) -> str:
 
 
 def written(noun: Any) -> YamlMapping:  # noqa: ANN401  a dataclass of gridmill.model
-    """Returns a record in the form that it has in a file, without fields that have their default."""
+    """Returns a record in the form that it has in a file, without the fields that have their default
+    values."""
     made, fields_by_name = _ConstructedMapping(noun), {field.name: field for field in fields(noun)}
     for name, part in parts(cast(type, type(noun))).items():
         value = getattr(noun, part.field)

@@ -43,8 +43,8 @@ def noun_reference(noun: type) -> str:
 
 
 def field_reference(noun: type, written: str) -> FieldReference | None:
-    """Returns the reference of a field by its name in YAML, or None if there is none. The name of a document
-    is the field `name`."""
+    """Returns the reference of a field by its name in YAML, or None if there is none. For the field that
+    contains the name of a document, `written` is `name`."""
     entries = _reference().get(title_of(noun), {})
     kind = next((kind for kind, document in KINDS.items() if document is noun), None)
     entry = entries.get(kind if written == "name" and kind is not None else written)

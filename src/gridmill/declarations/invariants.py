@@ -1,8 +1,8 @@
 """Checks a record beyond the types of its fields, for example that an amount is positive, or that exactly
 one of several fields is set.
 
-If the record has a method `check()`, it is called too. The method `check()` raises an InputError whose place
-ends in `.FIELD`.
+If the record has a method `check()`, this method is called too, and raises an InputError whose place ends in
+`.FIELD`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -63,7 +63,7 @@ class InvariantViolation:
 
 
 def flaws(noun: Noun) -> Iterator[InvariantViolation]:
-    """Yields the problems of a record itself. Records inside it were checked before."""
+    """Yields the problems of a record itself. The records that it contains were checked before."""
     amounts = list(_amounts(noun))
     yield from amounts
     yield from _exactly_one(noun)
@@ -137,7 +137,7 @@ def _own_check(noun: Noun) -> Iterator[InvariantViolation]:
 
 
 def _below(place: str) -> FieldPath:
-    """Returns the path below the record. In `training.search.parameters.trees`, for example, the first part
-    is the name of the record itself."""
+    """Returns the path of a field without its first part, which is the name of the record itself (for
+    example, `training` in `training.search.parameters.trees`)."""
     names = place.split(".") if place else []
     return tuple(written(name) for name in names[1:] or names)

@@ -21,18 +21,17 @@ Own = Mapping[str, Single]
 
 
 def is_matrix(value: Value) -> bool:
-    """Returns True if the `matrix` of a job can be expanded. Other values are refused later, with the errors
-    of their fields."""
+    """Returns True if the `matrix` of a job can be expanded. If the `matrix` cannot be expanded, its values
+    are refused later, with the errors of their fields."""
     return isinstance(value, YamlMapping) and bool(value)
 
 
 def expand_jobs(
     document: YamlDocument, jobs: YamlMapping, matrices: Mapping[str, Value]
 ) -> tuple[dict[str, tuple[str, Value, Own]], list[Problem]]:
-    """Returns all jobs by name, and the problems of matrices. Each job has the name of its declaration and
-    the values of its combination.
-
-    If a job needs a job that has a matrix, it needs all jobs of the matrix.
+    """Returns all jobs by name, and the problems of matrices. The name of each job of a matrix consists of
+    the name in the declaration and the values of the combination. A job that needs a job with a matrix needs
+    all jobs of this matrix.
     """
     problems: list[Problem] = []
     combinations = {

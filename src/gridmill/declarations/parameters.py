@@ -1,5 +1,5 @@
-"""The parameters of a pipeline. `${name}` can occur anywhere in the text of the file, the file contains the
-defaults, and `--set` overrides them.
+"""The parameters of a pipeline. `${name}` can occur anywhere in the text of the file. The file contains the
+default values of the parameters, and `--set` replaces these values.
 
 The way of substitution depends on the position of the reference. In a shell command, the value is quoted. In
 SQL, the value is bound and is never part of the statement. At all other places, the value is inserted as
@@ -71,8 +71,8 @@ class SubstitutedDocument:
 def fill_in(
     document: YamlDocument, given: Mapping[str, object], *, awaiting: bool = False
 ) -> SubstitutedDocument:
-    """Returns the document with replaced references, whose `parameters` have the given values, and the
-    problems.
+    """Returns the document in which the references are replaced by the values of the parameters, and the
+    problems that were found.
 
     With `awaiting`, the times that a schedule sets may be missing.
     """
@@ -234,8 +234,8 @@ class _Substitution:
             self.uses.setdefault(str(path[1]), {})[name] = _given(value)
 
     def _find(self, body: str, path: FieldPath, words: Mapping[str, Word]) -> Word | None:
-        """Returns the value of the reference `name` or `name:format`. If there is no value, it records a
-        problem and returns None."""
+        """Returns the value of the reference `name` or `name:format`. If there is no value, the method
+        records a problem and returns None."""
         name, _, form = body.partition(":")
         result = words[name] if name in words else self._time(name, path) if name in DUE else None
         if result is not None:
@@ -370,7 +370,8 @@ class _Substitution:
         return None
 
     def _with_due(self, name: str, job: YamlMapping) -> YamlMapping:
-        """Records which due times a command uses. The keys are the names of their environment variables."""
+        """Records which due times a command uses. Each due time is added to the `env` of the command, under
+        the name of its environment variable."""
         command = job.get("command")
         fields = command if isinstance(command, YamlMapping) else None
         run = command if fields is None else fields.get("run")

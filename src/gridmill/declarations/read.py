@@ -144,8 +144,8 @@ Root: TypeAlias = str | type
 
 
 def explain(document: YamlDocument, kind: Root, error: ValidationError) -> list[Problem]:
-    """Returns the problems of a validation, at most one for each place in the document. If a field has
-    several alternatives, their expectations are joined in one sentence."""
+    """Returns the problems of a validation, at most one for each place in the document. If a field accepts
+    several types of values, one sentence lists all of these types."""
     problems: list[Problem] = []
     mistyped: dict[FieldPath, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
@@ -222,8 +222,8 @@ def _unknown(document: YamlDocument, kind: Root, path: FieldPath) -> Problem:
 
 
 def _with_unit(noun: type, word: str) -> str:
-    """Returns a hint for a field that has a unit in its name (`timeout_seconds`), as the records have it.
-    The hint shows how to write the value."""
+    """Returns a hint for a field whose name contains a unit (`timeout_seconds`), as in the records of
+    Python. The hint shows how to write the value."""
     bare = re.sub("_(seconds|bytes|months)$", "", word)
     part = parts(noun).get(bare) if bare != word else None
     return f"`{bare}` takes {part.leaf.expected}. " if part is not None and part.leaf is not None else ""
@@ -292,7 +292,7 @@ def parse_declarations(
     awaiting: bool = False,
 ) -> tuple[Declared, ...]:
     """Reads all records that the text of a file declares. `file` is the name of the file in messages.
-    `folder` is its folder, which must contain all project files that the text names. Raises
+    `folder` is the folder of the file; it must contain all project files that the text names. Raises
     PipelineError."""
     documents = parse_documents(text, file)
     if not documents:
@@ -424,8 +424,8 @@ def _noun(
 
 
 def _kind(document: YamlDocument, problems: list[Problem]) -> str | None:
-    """Returns the kind of record that the document declares. If the kind is unclear, it records a problem
-    and returns None."""
+    """Returns the kind of record that the document declares. If the kind is unclear, the function records a
+    problem and returns None."""
     value = document.value
     if not isinstance(value, YamlMapping):
         message = f"expected fields such as `pipeline: NAME` and `jobs:`, got {show_value(value)}"

@@ -127,16 +127,16 @@ def _part(field: Field[Any], hint: Hint) -> FieldSchema:
 
 
 def _inner(hint: Hint) -> tuple[Any, ...]:
-    """Returns the alternatives of a union type without None. For any other type, it returns only this
-    type."""
+    """Returns the alternatives of a union type without None. For any type that is not a union, the function
+    returns only this type."""
     if origin_of(hint) in (Union, UnionType):
         return tuple(arg for arg in get_args(hint) if arg is not NoneType)
     return (hint,)
 
 
 def origin_of(hint: Hint) -> object:
-    """Returns the outer type, such as `tuple` for `tuple[str, ...]`. If the type has no arguments, it
-    returns the type itself."""
+    """Returns the outer type, such as `tuple` for `tuple[str, ...]`. If the type has no arguments, the
+    function returns the type itself."""
     return get_origin(hint) or hint
 
 
@@ -191,8 +191,8 @@ def document_schema(kind: str) -> CoreSchema:
 
 
 def noun_schema(noun: type) -> CoreSchema:
-    """Returns the schema of one record class with its nested records. A required name is the field
-    `name`."""
+    """Returns the schema of one record class with its nested records. If the record must have a name, its
+    name is in the field `name`."""
     inside = dict.fromkeys(one for part in parts(noun).values() for one in _reachable(part.hint))
     root = _record(noun, "name" if is_named(noun) else None)
     return core.definitions_schema(root, [_record(one) for one in inside if one is not noun])
@@ -209,8 +209,9 @@ def _record(noun: type, kind: str | None = None) -> CoreSchema:
     """Returns the schema of a mapping with the fields of the record class. Validating such a mapping gives a
     record.
 
-    `kind` is the field that contains the name of the record. If `kind` is not given, a record that must have
-    a name first gets an empty name. Later the record gets the name from the mapping that contains it.
+    `kind` is the field that contains the name of the record. If `kind` is not set, a record that must have a
+    name first gets an empty name. Later the record gets its key in the mapping that contains the record as
+    its name.
     """
     written = dict(parts(noun))
     if is_named(noun):

@@ -1,5 +1,5 @@
-"""The JSON Schema of pipeline files, which is made from the schemas that read the files. Editors use it for
-completion."""
+"""The JSON Schema of pipeline files, which is made from the schemas that read the files. Editors use this
+JSON Schema to complete field names."""
 
 import json
 from collections.abc import Mapping

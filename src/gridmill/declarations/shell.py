@@ -2,7 +2,8 @@
 
 The scanner supports the part of the grammar of POSIX shells (and bash) on which the meaning of a character
 depends: quotes, substitutions, here-documents, comments and arithmetic. If there is no safe way to write a
-value at its position, the value is refused, unless none of its characters has a special meaning anywhere.
+value at its position, the value is refused. Only a value without any character that has a special meaning to
+a shell is accepted at every position.
 """
 
 import re
@@ -410,12 +411,12 @@ class _ShellScanner:
         return ('""' if tail.endswith("$") else "") + _quoted(value)
 
     def _tail(self) -> str:
-        """Returns the end of the text that was already written."""
+        """Returns the last characters of the command that was written so far."""
         return "".join(self._out[-80:])
 
     def _after_variable(self) -> str:
-        """Returns two quotes if the value would otherwise become part of the name of a shell variable before
-        it."""
+        """Returns two quotes if the value would otherwise become part of the name of a shell variable
+        directly before the value."""
         if not _VARIABLE.search(self._tail()):
             return ""
         if self.at is _QuoteState.HERE:

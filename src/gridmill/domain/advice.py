@@ -83,9 +83,9 @@ class Advice:
     for the disk (`disk`) and other waiting (`waiting`). `why` explains in sentences how the workers spend
     their time. `unknown` lists the facts about the job that are not known yet, and `probes` lists the
     smallest runs that would measure these facts. `worth` is the recommended number of workers, and `rule` is
-    the rule that recommends it. `serial_seconds`, `opening_seconds` and `work_seconds` are times of one
-    worker for all `rows`: the time before and after the shards, the time to load inputs such as the model,
-    and the time for the shards."""
+    the rule that recommends it. `serial_seconds` is the time before and after the shards, `opening_seconds`
+    is the time to load inputs such as the model, and `work_seconds` is the time for the shards. All three
+    are times of one worker for all `rows`."""
 
     job: str
     work: str

@@ -232,8 +232,8 @@ CUDA_VISIBLE_DEVICES, and the number of shares of each GPU."""
 def pick(free: Iterable[int], count: int, shares: int = 1) -> tuple[int, ...] | None:
     """Choose `count` of the free GPU shares, and return their numbers. If `count` is less than a whole GPU,
     all shares come from the GPU with the fewest free shares, so that other GPUs stay whole. If `count` is a
-    whole GPU or more, the shares are those of whole GPUs. The result is None if there are not enough free
-    shares."""
+    whole GPU or more, only whole GPUs are chosen, with all of their shares. The result is None if there are
+    not enough free shares."""
     if not count:
         return ()
     left: dict[int, list[int]] = {}
@@ -253,6 +253,6 @@ def devices_of(numbers: Sequence[int], shares: int = 1) -> tuple[int, ...]:
 
 
 def share_of(numbers: Sequence[int], shares: int = 1) -> float:
-    """Return the fraction of each GPU that the owner of these share numbers has; the fraction is 1 for whole
-    GPUs."""
+    """Return the fraction of each GPU that belongs to the pod or job with these share numbers; the fraction
+    is 1 for whole GPUs."""
     return min(1.0, len(numbers) / shares) if numbers else 1.0

@@ -159,15 +159,15 @@ def best_of(versions: Iterable[Artifact], metric: str = "") -> Artifact | None:
 
 
 def predicts(version: Artifact) -> tuple[str, ...]:
-    """Return a description of the values that a model predicts, and its classes; the result is empty for
-    other versions and old records."""
+    """Return a description of the values that a model predicts, and the classes of the model. The result is
+    empty for old records and for versions that are not models."""
     details = version.output.details
     return (str(details.get("predicts") or ""), *sorted(map(str, details.get("classes") or ())))
 
 
 def own_metric(version: Artifact) -> str:
-    """Return the metric by which a model declares that it is compared; empty if the version is not a
-    model."""
+    """Return the metric that a model declares for comparisons with other models. The result is empty if the
+    version is not a model."""
     best_by = version.output.details.get("best_by")
     if version.kind != ArtifactKind.MODEL or not best_by:
         return ""

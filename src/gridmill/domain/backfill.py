@@ -173,8 +173,8 @@ _Step: TypeAlias = Callable[[float, datetime, int, tzinfo], float]
 
 
 def _step(backfill: Backfill) -> _Step:
-    """Return a function from the number of a chunk to its start, computed from the start of the first chunk
-    as a Unix time and as a local time."""
+    """Return a function that computes the start of a chunk from the number of the chunk and from the start
+    of the first chunk, as a Unix time and as a local time."""
     months, seconds = backfill.every_months, inf if backfill.every_seconds is None else backfill.every_seconds
     if months is not None:
         return lambda _begins, local, number, zone: moment_of(plus_months(local, number * months), zone)
@@ -205,8 +205,8 @@ def check_bounds(pipeline: Pipeline, place: str) -> None:
 
 
 def chunk_values(pipeline: Pipeline, span: tuple[str, str]) -> dict[str, str]:
-    """Return the parameters of the run of a chunk: the bounds of the chunk, and its end and its start as due
-    times."""
+    """Return the parameters of the run of a chunk: `from` and `to`, and the times that a schedule would set,
+    where `due` is the end of the chunk and `due_before` is its start."""
     bounds = {name: one for name, one in zip(BOUNDS, span, strict=True) if name in pipeline.parameters}
     begins, ends = map(_with_offset, span)
     times = {"due_before": begins, "due": ends}
@@ -214,7 +214,7 @@ def chunk_values(pipeline: Pipeline, span: tuple[str, str]) -> dict[str, str]:
 
 
 def _with_offset(bound: str) -> str:
-    """Return a bound of a chunk as a due time. In the time zone of the backfill, the due time is the bound
-    itself; a bound without an offset is in UTC."""
+    """Return a bound of a chunk as a due time with an offset from UTC. If the bound has no offset, it is in
+    UTC."""
     local = datetime.fromisoformat(bound)
     return (local if local.tzinfo is not None else local.replace(tzinfo=UTC)).isoformat()

@@ -186,8 +186,8 @@ class CommandSpec:
     inputs: tuple[str, ...] = ()
 
     def references(self) -> tuple[str, ...]:
-        """A command refers to no results of other jobs in its declaration, because it names its inputs in
-        `needs`."""
+        """Return no names: a command names the results of other jobs that it reads in the field `needs` of
+        its job."""
         return ()
 
     @property

@@ -71,8 +71,8 @@ class ModelComparison:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactQuery:
     """A query about the version `artifact` below the storage root `root`. The query requests the first
-    `rows` rows (or the `rejects` of a sink), or the `files` of the artifact, or with `other` the number of
-    rows that differ, where `key` has the columns that identify a row."""
+    `rows` rows (of the rejected rows of a sink if `rejects` is true), or the list of the artifact's `files`,
+    or the number of rows that differ from the version `other`. `key` has the columns that identify a row."""
 
     root: str
     artifact: Artifact
@@ -119,8 +119,8 @@ class ArtifactAnswer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """A difference between two versions, with the value in each version. If a version does not have the
-    value, the value is None. `part` is the kind of the difference: `facts`, `columns` (types), `statistics`
-    (`COLUMN.FACT`), `metrics` or `settings`."""
+    value, the value is None. The field `part` has the kind of the difference, which is `facts`, `columns`
+    (types), `statistics` (`COLUMN.FACT`), `metrics` or `settings`."""
 
     part: str
     name: str

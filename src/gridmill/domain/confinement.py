@@ -86,7 +86,7 @@ class Isolation:
 
 
 def pod_memory_bytes(confinement: Confinement) -> int:
-    """Return the memory limit of a pod, including its agent."""
+    """Return the memory limit of all processes of a pod, including the agent of the pod."""
     return confinement.capacity.memory_bytes + POD_OVERHEAD_BYTES
 
 
@@ -118,8 +118,8 @@ def open_files(hard_limit: int, machine_files: int, machine_processes: int) -> i
 
 
 def quota_cpus(capacity: Amounts) -> float:
-    """Return the CPU limit of a pod, including its agent. The limit is above the capacity of the pod, so
-    that the work of its agent does not take CPU time from the jobs."""
+    """Return the CPU limit of all processes of a pod, including the agent of the pod. The limit is above the
+    capacity of the pod, so that the work of its agent does not take CPU time from the jobs."""
     return capacity.cpus * (1 + _AGENT_CPUS) + _AGENT_CPUS
 
 

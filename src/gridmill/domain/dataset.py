@@ -101,7 +101,7 @@ class Aggregate(StrEnum):
 
 
 class LabelRule(StrEnum):
-    """The aggregate of later events that the label of a row is made from."""
+    """The aggregate with which the label of a row is computed from later events."""
 
     ANY = "any"
     COUNT = "count"
@@ -117,8 +117,8 @@ class Basis:
     the time of the row, and `entity` are the columns that identify its entity.
 
     `columns` are the columns that become features (default: all columns). The windows and lags of a row use
-    other rows only after their time `known_at`, which is a column or an SQL expression over the row (`time`
-    by default). Rows without a time or an entity are dropped and counted.
+    another row only after the time `known_at` of that other row. `known_at` is a column or an SQL expression
+    over the row (`time` by default). Rows without a time or an entity are dropped and counted.
     """
 
     table: str
@@ -130,14 +130,15 @@ class Basis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A left join with a table on the columns `on`, whose values must be unique in the table.
+    """A left join with a table on the columns that `on` names. Each combination of values in these columns
+    may occur only once in the table.
 
     If the table has a column with times, the join needs either `known_at` or `exempt`. `known_at` (a column
     or an SQL expression over the table) is the time when a row became known: if a row was not known before
     the basis time, its values are missing. With `exempt`, all rows of the joined table are treated as known
     at any time, and the dataset shows the exemption. `columns` are the columns that the join adds (default:
-    all columns except `on`), with `prefix` before each name. Rows of a prediction are known at their own
-    time, and the column `truth` of a prediction is added only if `columns` contains it.
+    all columns except the columns that `on` names), with `prefix` before each name. Rows of a prediction are
+    known at their own time, and the column `truth` of a prediction is added only if `columns` contains it.
     """
 
     table: str
@@ -157,15 +158,15 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOfJoin:
-    """The join adds the newest row of `table` that has the same values of `on` and was known before the
-    basis time.
+    """The join adds the newest row of `table` that has the same values in the columns that `on` names and
+    that was known before the basis time.
 
     `known_at` is the column (or SQL expression over the table) with the time when a row became known, which
     must be strictly before the basis time. `within_seconds` is the largest age that the joined row may have.
-    `columns` are the columns that the join adds (default: all except `on` and the column `known_at`), with
-    `prefix` before each name. If the table contains values of the label, its rows are known only when the
-    label is known, if that is later than `known_at`. `exempt` contains a reason and turns off the rule that
-    values of the label are known only when the label is known; the dataset shows the reason.
+    `columns` are the columns that the join adds (default: all columns except those in `on` and `known_at`),
+    with `prefix` before each name. If the table contains values of the label, its rows are known only when
+    the label is known, if that is later than `known_at`. `exempt` contains a reason and turns off the rule
+    that values of the label are known only when the label is known; the dataset shows the reason.
     """
 
     table: str
@@ -179,19 +180,18 @@ class AsOfJoin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Aggregates of `column` over rows with the same `on` that were known strictly before the basis time.
-
-    A window covers rows of the basis table with the same entity, or rows of `table`, whose `known_at` (a
-    column or an SQL expression over the table) is the time when a row became known. The window covers
-    `span_seconds` before the basis time, or the last `span_rows` rows. The aggregates of a window skip
-    missing values. If a window has no value, `count` and `distinct` are 0 and all other aggregates are
-    missing. `std` is the standard deviation of a sample; if there is only one value, `std` is missing.
-    `column` can also be the name of the label: then the window uses only labels that were known before the
-    basis time. The features of a window are named `temp_mean_1d` or `temp_mean_24rows`, with `prefix` before
-    the name. If the window uses the column or the events from which the label is made, their values are
-    known only when the label is known, if that is later than `known_at`. `exempt` contains a reason and
-    turns off the rule that values of the label are known only when the label is known; the dataset shows the
-    reason.
+    """Aggregates of `column` over rows that were known strictly before the basis time. A window covers the
+    rows of the basis table with the same entity, or the rows of `table` with the same values in the columns
+    that `on` names. `known_at` (a column or an SQL expression over the table) is the time when a row of
+    `table` became known. The window covers `span_seconds` before the basis time, or the last `span_rows`
+    rows. The aggregates of a window skip missing values. If a window has no value, `count` and `distinct`
+    are 0 and all other aggregates are missing. `std` is the standard deviation of a sample; if there is only
+    one value, `std` is missing. `column` can also be the name of the label: then the window uses only labels
+    that were known before the basis time. The features of a window are named `temp_mean_1d` or
+    `temp_mean_24rows`, with `prefix` before the name. If the window uses the column or the events from which
+    the label is made, their values are known only when the label is known, if that is later than `known_at`.
+    `exempt` contains a reason and turns off the rule that values of the label are known only when the label
+    is known; the dataset shows the reason.
     """
 
     column: str
@@ -272,13 +272,14 @@ class Label:
     label is a later value of a column, the value of this column in the row itself is a feature and is known
     with the row.
 
-    If `table` is set, the label is the `outcome` of the events in `table` that have the same `on` and become
-    known (`known_at`) within `horizon_seconds` after the basis time. The outcome of the events is either
-    whether there is any such event, the number of events, or an aggregate of `column`. No part of the
-    dataset uses an event before the label's `known_at` plus `delay_seconds`. By default, the table of events
-    is complete until its newest event: a row whose `horizon_seconds` ends later has no label yet.
-    `known_until` declares that the table of events is complete for longer: until a time (ISO 8601) or, with
-    `basis`, until the newest row of the basis.
+    If `table` is set, the label is the `outcome` of some events in `table`: the events that have the same
+    values in the columns that `on` names, and that become known (`known_at`) within `horizon_seconds` after
+    the basis time. The outcome of the events is either whether there is any such event, the number of
+    events, or an aggregate of `column`. No part of the dataset uses an event before the label's `known_at`
+    plus `delay_seconds`. By default, the table of events is assumed to be complete until the time of its
+    newest event. Therefore a row has no label yet if its time plus `horizon_seconds` is later than the
+    newest event. `known_until` declares that the table of events is complete for longer: until a time (ISO
+    8601) or, with `basis`, until the newest row of the basis.
 
     `name` is the name of the label's column in the dataset. Rows that have no label are dropped and counted.
     """
@@ -460,12 +461,12 @@ class DatasetSpec:
     SQL over the tables in `tables`.
 
     `features` are SQL expressions over the columns and features of the row. With plain `sql`, `time` and
-    `entity` name the columns that labels, splits, windows, lags and as-of joins use. Gridmill does not check
-    which rows the plain SQL itself uses, and the dataset shows a note about it. The plain SQL may call
-    `pixels(bytes, width, height)`, which returns the grey values of an image, from 0 to 1. If a column has
-    arrays of a fixed length, each value of the array becomes one column: for example, `pixel FLOAT[64]`
-    gives the columns `pixel_1` to `pixel_64`. `encoders` are fitted on the training rows only. A row is
-    dropped and counted if one of the columns or features in `required` is missing.
+    `entity` name the columns for the label, the splits, the windows, the lags and the as-of joins. Gridmill
+    does not check which rows the plain SQL itself uses, and the dataset shows a note about it. The plain SQL
+    may call `pixels(bytes, width, height)`, which returns the grey values of an image, from 0 to 1. If a
+    column has arrays of a fixed length, each value of the array becomes one column: for example, `pixel
+    FLOAT[64]` gives the columns `pixel_1` to `pixel_64`. `encoders` are fitted on the training rows only. A
+    row is dropped and counted if one of the columns or features in `required` is missing.
 
     `buckets` divides the work into that many parts, each with all rows of its entities (default: one part
     for each five million rows), so that several machines share the work and each part needs less memory.

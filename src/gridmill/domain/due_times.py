@@ -32,9 +32,9 @@ now."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueDecision:
     """The decision about the next run of a schedule. `start` is the due time for which a run must be
-    started. `done` is the due time up to which due times were processed without starting a run. `look_at` is
-    the time at which the schedule must be checked again (infinite if only events change the decision).
-    `message` has the result of the decision, or the reason why no run can start."""
+    started. All due times up to `done` were processed without starting a run. `look_at` is the time at which
+    the schedule must be checked again (infinite if only events change the decision). `message` has the
+    result of the decision, or the reason why no run can start."""
 
     start: float | None = None
     done: float | None = None
@@ -174,8 +174,8 @@ def chunk_ids(backfill: Backfill) -> tuple[str, ...]:
 
 
 def next_chunk(backfill: Backfill, left: Iterable[Chunk], active: int) -> Chunk | None:
-    """Return the chunk to process now, out of the chunks `left`, while `active` runs of the backfill are
-    active."""
+    """Return the chunk to process now, out of the chunks in `left`. `active` is the number of runs of the
+    backfill that are active."""
     if backfill.stopped or active >= backfill.parallel:
         return None
     ordered = sorted(left, key=lambda chunk: read_moment(chunk.begins))
@@ -212,7 +212,7 @@ def is_chunk_kept(chunk: Chunk, run: Run | None, *, force: bool) -> bool:
 
 
 _EARLIER_SECONDS = 0.5
-"""Half of the shortest possible time between two due times, which is one second."""
+"""Two due times differ by at least one second, and this constant is half of that difference."""
 
 
 def due_times(spec: ScheduleSpec, since: float, due: float) -> Mapping[str, str]:

@@ -54,8 +54,8 @@ class QueuedDeployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FutureCapacity:
-    """An expectation of the farm: `seconds` from now, one more deployment with that many GPUs can start,
-    after all waiting deployments."""
+    """The farm expects that one more deployment with that many GPUs can start after `seconds` seconds,
+    behind all deployments that wait now."""
 
     seconds: float
     gpus: int

@@ -62,8 +62,9 @@ worker saves."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
     """The memory model of a kind of job. `floor_bytes` is the least memory that a job of this kind receives.
-    `unknown_bytes` is the memory that is assumed for the data if the size of the data is not known. A kind
-    of job with `spills` uses more memory if it has more, and also works with less."""
+    `unknown_bytes` is the memory that is assumed for the data if the size of the data is not known. If
+    `spills` is true, jobs of this kind use more memory if their memory limit is higher, and also succeed
+    with a lower limit."""
 
     base_bytes: int
     cell_bytes: float
@@ -238,8 +239,8 @@ PER_PROBE_WORKER = 2
 
 def count_shards(rows: int, workers: int, wanted: int | None, inputs: int = 1) -> int:
     """Return the number of shards of a swarm: each worker gets several shards, so that all workers end at
-    about the same time. The number of shards is chosen so that shards are not tiny and, with rows of
-    `inputs` values, not too large for the memory."""
+    about the same time. The number of shards is chosen so that no shard is tiny, and no shard is too large
+    for the memory if each row has `inputs` values."""
     if wanted is not None:
         return min(wanted, rows)
     bounded = min(workers * PER_WORKER, -(-rows // LEAST_ROWS))

@@ -180,7 +180,7 @@ if TYPE_CHECKING:
 else:
 
     def replace(noun: Any, /, **changes: Any) -> Any:  # noqa: ANN401  any dataclass
-        """A copy of a dataclass with other values in these fields."""
+        """Return a copy of a record in which the fields in `changes` have new values."""
         copy = _COPIES.get(noun.__class__)
         if copy is None:
             copy = _COPIES[noun.__class__] = _copy_of(noun.__class__)

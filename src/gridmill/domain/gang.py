@@ -43,8 +43,8 @@ class GangMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """All ranks of a gang, as one of these ranks sees them. `members` has all ranks in order, `rank` is the
-    number of this rank, and `restarts` is the number of earlier attempts."""
+    """The description of a gang that one of its ranks receives. `members` has all ranks in order, `rank` is
+    the number of this rank, and `restarts` is the number of earlier attempts."""
 
     id: str
     rank: int

@@ -56,7 +56,8 @@ class JobKind(StrEnum):
 
 _SPECS = attrgetter(*map(str, JobKind))
 _KIND_OF: dict[tuple[bool, ...], JobKind] = {tuple(one is kind for one in JobKind): kind for kind in JobKind}
-"""The kind of a job for each field with a spec; exactly one of these fields is set."""
+"""The kind of a job by the field of the job that is set; a job sets exactly one of the fields `sink`,
+`dataset`, `training`, `prediction` and `command`."""
 _PLACE_OF = {kind: place for place, kind in enumerate(JobKind)}
 
 
@@ -204,8 +205,8 @@ class Job:
 
     @property
     def each(self) -> Each | None:
-        """The selection of the nodes on which the command of the job runs, once on each; None if the command
-        runs only once in total."""
+        """The selection of the nodes on each of which the command of the job runs once. The value is None if
+        the command runs only once in total."""
         return self.command.each if self.command is not None else None
 
     def why_executed(self, *, scheduled: bool = False) -> str:
@@ -276,8 +277,8 @@ class Job:
 
     @property
     def misplaced_need(self) -> str:
-        """Return a result of another pipeline in the `needs` of a job that cannot read it; empty if there is
-        no such result."""
+        """Return the first result of another pipeline in the field `needs` of a job that is not a command.
+        Only commands may name such a result there, so the correct result is an empty text."""
         return "" if self.command is not None else next((name for name in self.needs if "/" in name), "")
 
 

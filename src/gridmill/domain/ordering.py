@@ -32,8 +32,8 @@ RESTART_SECONDS = 60.0
 """The cost in seconds of interrupting a job that can resume: the time to write a checkpoint, to start again,
 and to read the checkpoint."""
 FIRST_LOOK_SECONDS, LOOK_GROWTH = 300.0, 1.5
-"""A running job is protected from interruption for the first number of seconds after each start. After that,
-its due time is computed again each time its run time has grown by this factor."""
+"""A running job is protected from interruption for FIRST_LOOK_SECONDS after each start. After that, the due
+time of the job is computed again each time the run time of the job has grown by the factor LOOK_GROWTH."""
 URGENT_ALONE_SECONDS = 10.0
 """The seconds for which a job is protected from jobs of a higher priority, which is about the time of a
 start."""
@@ -110,8 +110,9 @@ def patience(backlog_seconds: float) -> float:
 
 
 def has_share(held: float, more: float, whole: float) -> bool:
-    """Return whether delayed jobs that hold the amount `held` may receive `more` with precedence, out of the
-    amount `whole`. The first delayed job may always receive its amount, whatever its size."""
+    """Return whether delayed jobs, which already hold the amount `held`, may receive the additional amount
+    `more` before other jobs. `whole` is the total amount of the resource. The first delayed job may always
+    receive its amount, whatever its size."""
     return held <= 0.0 or held + more <= DELAYED_SHARE * whole
 
 

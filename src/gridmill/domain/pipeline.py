@@ -55,8 +55,8 @@ class FieldLines:
 
 
 def place_message(message: str, kind: str, job: str, lines: FieldLines | None) -> str:
-    """Return a message of a job that begins with a field of its kind (`dataset.sql: ...`), with the file and
-    the line added."""
+    """Return a message about a job with the file and the line of a field added, if the message begins with
+    this field (`dataset.sql: ...`)."""
     path, sign, rest = message.partition(": ")
     if lines is None or not sign or path.partition(".")[0] != kind or " " in path:
         return message

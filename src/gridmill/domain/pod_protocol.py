@@ -64,9 +64,9 @@ class Event:
     two events of a home has the greater id if the ids are compared as text; apart from this, an id has no
     meaning.
 
-    Events of attempts have the number that the pod gave them: an event of (pod_id, number) is stored only
-    once. Events of the control node itself (state changes of runs and jobs) have type `state`, no attempt,
-    and body {what, id, state, message}.
+    Events of attempts have the number that the pod gave them: for each pod and each number, only one event
+    is stored. Events of the control node itself (state changes of runs and jobs) have type `state`, no
+    attempt, and body {what, id, state, message}.
     """
 
     time: float
@@ -87,8 +87,8 @@ def event_id(sequence: int) -> str:
 
 
 def sequence_of(id: str) -> int:
-    """Return the number of the event with that id. An empty id has the number 0, which is before all events.
-    Raises InputError."""
+    """Return the number of the event with that id. An empty id has the number 0, and the numbers of events
+    begin at 1. Raises InputError."""
     if id and not re.fullmatch("[0-7][0-9a-f]{15}", id):
         raise InputError(
             f"{id!r} is not the id of an event",

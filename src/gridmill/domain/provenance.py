@@ -8,8 +8,8 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.sql_statement import Given
 
 FIRST, SAME = "first run", "nothing changed since"
-"""The reason why a job without an earlier version executes, and the reason (in front of the name of a
-version) why an unchanged job does not execute."""
+"""The text of the reason why a job without an earlier version executes, and the beginning of the text why an
+unchanged job does not execute, which is followed by the name of a version."""
 HASHED = "sha256:"
 TEXT_BYTES = 80
 """Declared texts longer than this number of bytes are recorded as hashes, which begin with HASHED."""

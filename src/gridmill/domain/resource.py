@@ -1,5 +1,5 @@
-"""This module defines a resource: a named, typed claim; its size and the reason for this size; and the
-alternatives of a job.
+"""This module defines a resource, which is a named amount of CPUs, memory, GPUs and workers for one kind of
+job, the reasons for its size, and the alternative resources of a job.
 
 The size of a resource follows from the size of its jobs, or is set by a user. `ResourceAlternative` and
 `ResourceChoice` record where a job could run, and the expected time to run, to wait and to transfer its data

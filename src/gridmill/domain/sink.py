@@ -130,8 +130,8 @@ def _listed(values: tuple[object, ...]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """The rows whose column `time` is at least `begins` and before `ends` (ISO 8601; a time without a zone
-    is in UTC).
+    """The rows whose value in the column that `time` names is at least `begins` and before `ends` (ISO 8601;
+    a time without a zone is in UTC).
 
     The rows of an outage stay in the table, but datasets do not read them: no feature, window, lag, join or
     label is made from them. A backfill skips the time of an outage.
@@ -183,8 +183,9 @@ class OnMisfit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retain:
-    """The time for which the rows of a sink are kept. If the value of the column `time` of a row is older
-    than `keep`, the next load deletes the row. `6mo` and `1y` are calendar months and years (in UTC)."""
+    """The time for which the rows of a sink are kept. If the value of a row in the column that `time` names
+    is older than `keep`, the next load deletes the row. `6mo` and `1y` are calendar months and years (in
+    UTC)."""
 
     time: str
     keep_seconds: float | None
@@ -249,8 +250,8 @@ class SinkSpec:
     parts: int | None = None
 
     def with_times(self) -> "SinkSpec":
-        """Return the sink in which the columns of `timestamp_format` are declared as times if their types
-        are not declared."""
+        """Return the declaration of the sink in which the columns that `timestamp_format` names are declared
+        as times, unless the sink already declares their types."""
         formats = self.source.timestamp_format
         if not isinstance(formats, Mapping):
             return self

@@ -31,8 +31,9 @@ class SinkPart(StrEnum):
 class SinkChange:
     """A part of a sink that was added or removed. `key` identifies the altered part among the parts of the
     same kind: the path of a source, the reason text of a constraint, the name of a metric, or the beginning
-    of an outage. A part that was added has `constraint`, `outage`, or `text` (the SQL of a metric). A part
-    that was added has `hides` if a part of the file with the same key was removed before."""
+    of an outage. If a part was added, one of the fields `constraint`, `outage` and `text` (the SQL of a
+    metric) contains the part. If a part was added, `hides` is true if a part of the pipeline file with the
+    same key was removed before."""
 
     verb: AlterVerb
     part: SinkPart

@@ -55,14 +55,14 @@ class ConfiguredNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A named place where pods can be started. `cpu_share` is the number of CPUs that may be claimed for
-    each real CPU: on a personal machine deployments share CPUs (an idle deployment uses none), but memory
-    and GPUs are never claimed twice. `address` is the network address of the site. The settings that
-    `settings` may contain depend on the kind of the site. `nodes` are the nodes that the site had when it
-    was last observed. `past` has the largest sizes of earlier nodes that may return. `away` are configured
-    nodes that cannot be used now, if the site reports such nodes. `partitions` are the names of the queues
-    of the site, if it has queues; jobs that name no queue use the first queue. `route` is the measured route
-    to the site, if the site is in another place.
+    """A named place where pods can be started. `cpu_share` is the number of CPUs that may be assigned to
+    deployments for each real CPU: on a personal machine deployments share CPUs (an idle deployment uses
+    none), but memory and GPUs are never assigned twice. `address` is the network address of the site. The
+    settings that `settings` may contain depend on the kind of the site. `nodes` are the nodes that the site
+    had when it was last observed. `past` has the largest sizes of earlier nodes that may return. `away` are
+    configured nodes that cannot be used now, if the site reports such nodes. `partitions` are the names of
+    the queues of the site, if it has queues; jobs that name no queue use the first queue. `route` is the
+    measured route to the site, if the site is in another place.
     """
 
     name: str
@@ -165,8 +165,8 @@ class NodeUtilization:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """A provider node of a site: the amounts that deployments have claimed, the attempts that run on the
-    node, and its observed use (None if it cannot be observed)."""
+    """A provider node of a site: the amounts that are assigned to deployments, the attempts that run on the
+    node, and the observed use of the node (None if it cannot be observed)."""
 
     site: str
     node: Node

@@ -136,7 +136,8 @@ def _hole(kind: str, token: str, before: str, after: str, *, backslashes: bool) 
 
 
 def _parts(text: str) -> tuple[str, ...]:
-    """Return texts and the contents of references in turn."""
+    """Return the texts around the references and the contents of the references, alternately, beginning with
+    a text."""
     parts, begins = [""], 0
     for match in REFERENCE.finditer(text):
         parts[-1] += text[begins : match.start()]

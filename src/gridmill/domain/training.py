@@ -65,7 +65,7 @@ class ClassWeight(StrEnum):
 
 
 class ThresholdBy(StrEnum):
-    """The measure by which the threshold between two classes is chosen."""
+    """The metric by which the threshold between two classes is chosen."""
 
     F1 = "f1"  # F1 of the second class, on the validation split
 

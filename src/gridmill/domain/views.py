@@ -21,10 +21,11 @@ from gridmill.domain.usage import DiskSpace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartView:
-    """A part of a job: the node of its newest attempt (empty before the first attempt), the exit code and
-    seconds of that attempt (None before its end), all attempts of the part, oldest first, the reason why the
-    part waits, and the body of its newest progress event. The `message` of the job to which a part belongs
-    has the last output of a command on a node, and the reason of its failure."""
+    """A part of a job, with all attempts of the part, oldest first. For the newest attempt, the record has
+    the node (empty before the first attempt), and the exit code and seconds (None before the end of the
+    attempt). The record also has the reason why the part waits, and the body of its newest progress event.
+    The `message` of the job to which a part belongs has the last output of a command on a node, and the
+    reason of its failure."""
 
     job: JobRun
     node: str = ""
@@ -144,7 +145,7 @@ class PlannedJob:
     resources, `alternatives` has the expected times for each resource, and `choice` is the reason why the
     resource was chosen. `when` has the value that the job declares; the planned times are those of a run
     without failures. `waiting` describes the files of the job's source that are not settled yet. `reason` is
-    the reason why the job would execute, or the text that it would be restored and from which version.
+    the reason why the job would execute, or a text with the version from which the job would be restored.
     `most_cpus` is the number of CPUs of an attempt that is alone in its pod; if it is None, the attempt gets
     the declared number of CPUs. `inferred` has sentences about facts that are not declared and that the job
     derives from its data. `asked` are the amounts that Gridmill requests from the site if the job is alone
@@ -192,8 +193,8 @@ class FarmView:
 class DryRun:
     """The plan of a run that was not started, which `gridmill plan` prints. `expected_seconds` is None if
     the time of a job is not known yet. `conflict` is the reason why the control node would refuse the whole
-    run. `unchecked` has the jobs that were not checked against their data, each with its name, a colon and
-    the reason."""
+    run. `unchecked` has one text for each job that was not checked against its data: the name of the job, a
+    colon and the reason."""
 
     pipeline: str
     jobs: tuple[PlannedJob, ...]
@@ -205,7 +206,7 @@ class DryRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleView:
-    """A schedule with its next due times (Unix seconds), and the reason why it waits, if it waits."""
+    """A schedule with its next due times (Unix seconds), and the reason if the schedule waits."""
 
     schedule: Schedule
     next: tuple[float, ...] = ()

@@ -38,16 +38,17 @@ _AT_ONCE = 64
 """The number of connections that are accepted in one step, before other tasks of the loop run."""
 _DESCRIPTORS = 16_384
 _RESERVED = 256
-"""The number of file descriptors that are reserved for the Unix socket, pods and files."""
+"""The number of file descriptors that are not used for connections, because the Unix socket, pods and files
+need them."""
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits for the connections of one listener. `step_bytes` of a body must arrive within
-    `body_seconds`. With this rule, transfers over slow connections can succeed. A client that stops reading
-    must read the waiting 64 KiB within `answer_seconds`. Both times are measured only while the server waits
-    for the client."""
+    """The limits for the connections of one listener. Each further `step_bytes` bytes of a request's body
+    must arrive within `body_seconds` seconds. With this rule, transfers over slow connections can succeed. A
+    client that stops reading must read the waiting 64 KiB within `answer_seconds`. Both times are measured
+    only while the server waits for the client."""
 
     connections: int = 1_024
     of_one_address: int = 512
@@ -103,7 +104,8 @@ class Connection(HttpToolsProtocol):
         self._wait(self._limits.header_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stops counting the connection, so that another connection can be accepted."""
+        """Removes the connection from the count of open connections, so that another connection can be
+        accepted."""
         super().connection_lost(exc)
         self._acceptor.release(self, self._address)
 

@@ -149,9 +149,9 @@ def too_large(limit: int) -> InputError:
 
 
 def bounded(receive: Receive, limit: int, patience_seconds: float = PATIENCE_SECONDS) -> Receive:
-    """Wraps `receive`, so that it refuses a body that is larger than declared, and a body that does not
-    arrive. No other layer detects a body that does not arrive. The wrapped function raises HTTPException,
-    which FastAPI passes on."""
+    """Wraps the function `receive`, so that a body that is larger than declared, and a body that does not
+    arrive, are refused. No other layer detects a body that does not arrive. The wrapped function raises
+    HTTPException, which FastAPI passes on."""
     read, whole = 0, False
 
     async def taken() -> Message:

@@ -27,9 +27,9 @@ _UNREAD = (("TCP_USER_TIMEOUT", socket.IPPROTO_TCP, 20_000),)
 
 
 def keep_alive(connection: socket.socket, *, reads: bool = False) -> None:
-    """Sets the keepalive options of a connection, or of a listener whose connections inherit them. If the
-    other end `reads` without pauses, data that stays unacknowledged for 20 s also ends the connection.
-    Options that this system does not support are skipped."""
+    """Sets the keepalive options of a connection, or of a listener whose connections inherit them. With
+    `reads` (the other end reads without pauses), the connection also ends if sent data is not acknowledged
+    for 20 s. Options that this system does not support are skipped."""
     for name, level, value in _ALIVE + (_UNREAD if reads else ()):
         if hasattr(socket, name):
             connection.setsockopt(level, getattr(socket, name), value)
@@ -102,8 +102,8 @@ def serve(
     limits: Limits = _LIMITS,
 ) -> Server:
     """Starts a server and returns when the server answers. The server listens at the Unix socket
-    `socket_path` if it is given, otherwise at the socket `listener` that `listen_at` made, and otherwise at
-    HOST:PORT (port 0 means any free port).
+    `socket_path` if it is set, otherwise at the socket `listener` (from `listen_at`) if it is set, and
+    otherwise at HOST:PORT (port 0 means any free port).
 
     With `tls`, the scope of each request contains `gridmill.certificate`; see `http.connections.Connection`.
     Only the owner can open the socket file (mode 0600). An old socket file is replaced, so the caller must
@@ -137,7 +137,7 @@ def _config(app: ASGIApp) -> uvicorn.Config:
 
 
 def _with_stopping(app: ASGIApp, server: uvicorn.Server) -> ASGIApp:
-    """Returns middleware from which long polls can see that the server is stopping."""
+    """Returns middleware by which a long poll can check whether the server is stopping."""
 
     async def told(scope: Scope, receive: Receive, send: Send) -> None:
         scope["gridmill.stopping"] = lambda: server.should_exit

@@ -1,2 +1,2 @@
-"""This package has the ports: the protocols of the services that the core uses. `gridmill.plugins` finds the
-adapters that implement the ports by their names."""
+"""This package has the interfaces (in hexagonal architecture: ports) of the services that the core uses.
+`gridmill.plugins` finds the adapters, which implement these interfaces, by their names."""

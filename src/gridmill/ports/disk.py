@@ -1,4 +1,4 @@
-"""The port that housekeeping uses to list the files on the disk, with sizes, and to delete them."""
+"""The interface that housekeeping uses to list the files on the disk, with sizes, and to delete them."""
 
 from enum import StrEnum
 from typing import Protocol
@@ -42,9 +42,9 @@ in the home."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskItem:
-    """A folder or file that uses disk space; `name` is unique within its area, and the
-    name of an output is its URI below the root. `changed` is the Unix time in seconds of the last change of
-    the item. `ended` shows whether the pod or the import that the item belongs to has ended."""
+    """A folder or file that uses disk space. The field `name` is unique within the area of the item; the
+    name of an output is its URI below the storage root. `changed` is the Unix time in seconds of the last
+    change of the item. `ended` shows whether the pod or the import that the item belongs to has ended."""
 
     area: DiskArea
     name: str

@@ -1,8 +1,8 @@
-"""The port through which a command uses the functions of its program: serve, join a grid, check this
+"""The interface through which a command uses the functions of its program: serve, join a grid, check this
 machine.
 
-The command line imports no adapter of a port. `bootstrap` implements these protocols, and `__main__` passes
-the implementation to the command line.
+The command line imports no implementation of an interface. `bootstrap` implements these protocols, and
+`__main__` passes the implementation to the command line.
 """
 
 from collections.abc import Callable, Iterator

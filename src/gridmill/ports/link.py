@@ -17,8 +17,8 @@ class ReceivedMessage:
 
 
 class LinkServer(Protocol):
-    """The control node's end of all its links. A channel is a number, and each new connection has a new
-    number."""
+    """The object through which the control node uses all its links to pods. A channel is a number, and each
+    new connection has a new number."""
 
     def receive(self) -> Sequence[ReceivedMessage]:
         """Return all received messages; the messages of one channel are in order. Never waits."""
@@ -35,7 +35,8 @@ class LinkServer(Protocol):
 
 
 class PodLink(Protocol):
-    """The pod's end of a link. No method of the link blocks, so that a selector loop can use the link."""
+    """The object through which a pod uses its link to the control node. No method of the link blocks, so
+    that a selector loop can use the link."""
 
     def connect(self) -> bool:
         """Try to connect; return False if the control node does not respond now."""
@@ -48,8 +49,8 @@ class PodLink(Protocol):
         """Return the received messages, or None if the link is closed."""
 
     def send(self, messages: Sequence[FromPod]) -> bool:
-        """Send messages; return False if the link is closed. Messages may be buffered; `pending` shows
-        whether bytes are still buffered."""
+        """Send messages; return False if the link is closed. Messages may be buffered; The method `pending`
+        returns whether bytes are still buffered."""
 
     def pending(self) -> bool:
         """Return True while buffered bytes wait for the socket to become writable. `flush` sends them."""

@@ -1,4 +1,4 @@
-"""The port of job logs: append each text once, read and search the log of a run or its end, and delete
+"""The interface of job logs: append each text once, read and search the log of a run or its end, and delete
 logs."""
 
 from collections.abc import Mapping, Sequence
@@ -41,9 +41,9 @@ class LogStore(Protocol):
         log. If these 64 MiB contain no match, the result is an entry with an empty text."""
 
     def tail(self, query: LogQuery, lines: int, *, most_bytes: int | None = None) -> Sequence[LogEntry]:
-        """Return the last entries of the log: at least `lines` lines, if the log has so many lines and if
-        they have at most about `most_bytes`. If a text before the returned entries was dropped, the first
-        entry contains the number of dropped bytes."""
+        """Return the last entries of the log: at least `lines` lines, unless the log has fewer lines or
+        these lines have more than about `most_bytes` bytes. If a text before the returned entries was
+        dropped, the first entry contains the number of dropped bytes."""
 
     def finish(self, run_id: str) -> None:
         """Close and compress the log files of a run. After the files of a run are closed, no more text of

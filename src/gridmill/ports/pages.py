@@ -44,7 +44,7 @@ class Page(Generic[T]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest(Generic[K]):
     """A request for at most `limit` items whose keys follow the key `after` (None: the page begins with the
-    first item). `mark` is the mark of the list and its arguments."""
+    first item). `mark` is a hash of the list's name and of the arguments that select items."""
 
     limit: int
     mark: str

@@ -1,5 +1,5 @@
-"""The port of a site: the port starts pods, stops pods and reports their status. A site knows nothing about
-jobs.
+"""The interface to a site, which starts pods, stops pods and reports the status of pods. A site knows
+nothing about jobs.
 
 `PodReports` is the report of a farm on the pods of one home.
 """
@@ -38,9 +38,9 @@ class PodReport:
     the site has such times. All fields other than the status and these times are set only for a pod whose
     status is GONE. `cause` is the reason why the pod's attempts ended, and `use` is the resource use that
     the site measured. `hopeless` is true if another pod of the same kind would fail in the same way. `unfit`
-    is true if the node of the pod lacks something that the node promised; the pod may start on another node.
-    `left` is true if the node of the pod has left the site, so that the end of the pod shows no fault of the
-    pod itself.
+    is true if the node of the pod lacks a property that the node had reported, such as free memory; the pod
+    may start on another node. `left` is true if the node of the pod has left the site, so that the end of
+    the pod shows no fault of the pod itself.
     """
 
     status: PodStatus
@@ -73,7 +73,7 @@ class ExternalCleanup(Protocol):
 
     def clean_up_previous(self) -> None:
         """Delete, in the background, the files outside the farm and the home that earlier instances of this
-        port left. The instance on which this method is called now owns the site. Returns at once."""
+        class left. The instance on which this method is called now owns the site. Returns at once."""
 
     def delete_all(self) -> None:
         """Delete all files of the site outside the farm and the home, because the site was removed. Can take
@@ -119,7 +119,7 @@ class TransferSite(Protocol):
 
 @runtime_checkable
 class ComparingSite(Protocol):
-    """A TransferSite that knows which chunks the versions at home consist of."""
+    """A TransferSite that can list the chunks of the versions at home."""
 
     def changed_shares(self, pairs: Sequence[tuple[Artifact, Artifact]]) -> Mapping[str, float]:
         """The fraction (0 to 1) of a version's bytes that the previous version does not contain, by the id
@@ -176,7 +176,7 @@ class SitePort(Protocol):
         ignores pods that have already ended."""
 
     def close(self) -> None:
-        """Close the port of the site without stopping the pods of the site."""
+        """Close the interface to the site without stopping the pods of the site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The port of the storage root: its location, the files of sources, code bundles, and deletion."""
+"""The interface of the storage root: its location, the files of sources, code bundles, and deletion."""
 
 from collections.abc import Iterable, Iterator
 from typing import Protocol
@@ -49,15 +49,15 @@ class Storage(Protocol):
     def hash_sources(self, files: tuple[FileStat, ...], key: str) -> tuple[FileStat, ...]:
         """Return the same files with the hashes of their content. A file that has not changed since it was
         last read is not read again. `key` names the source. This method may take long: do not call it while
-        you hold the lock of the ledger. Raises InputError."""
+        you hold the lock of the control node. Raises InputError."""
 
     def code_files(self, bundle: str) -> tuple[CodeFile, ...]:
         """Return the files of a code bundle, by name. Raises StorageError if the bundle is not stored,
         InputError."""
 
     def preflight(self, question: PreflightRequest) -> PreflightResult:
-        """Return the problems of jobs that the data of the jobs shows. The method takes a limited time and
-        never raises an error."""
+        """Check the data of jobs, and return the problems that the jobs would have with this data. The
+        method takes a limited time and never raises an error."""
 
     def remove(self, uri: str) -> None:
         """Delete a folder below the storage root; the call succeeds if the folder does not exist. Raises
@@ -80,9 +80,9 @@ class Storage(Protocol):
         """
 
     def sync_manifests(self) -> None:
-        """Make sure that all new manifests are on the disk, in one step. Raises StorageError. If the caller
-        then calls `keep_manifest` again, that method raises StorageError for each manifest that cannot be
-        written."""
+        """Make sure that all new manifests are on the disk, in one step. Raises StorageError. If this method
+        raises StorageError, the caller can call `keep_manifest` again for each version: that method raises
+        StorageError for each manifest that cannot be written."""
 
     def next_number(self, name: str, number: int, attempt_id: str, *, first: bool) -> int:
         """Return the number of the next version of the artifact `name`. The result is `number`, or a higher
@@ -100,7 +100,7 @@ class Storage(Protocol):
     def problems(self, version: Artifact) -> tuple[FileProblem, ...]:
         """Return the files of a version that differ from its manifest, as far as a quick check shows; empty
         if the version has no manifest. This method may take long: do not call it while you hold the lock of
-        the ledger. Raises StorageError."""
+        the control node. Raises StorageError."""
 
     def verify(self, versions: Iterable[Artifact]) -> Iterator[VerificationResult]:
         """Check the whole content of each version, one version after the other, and return the results."""

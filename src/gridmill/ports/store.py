@@ -1,5 +1,5 @@
-"""The port of the store: versioned records that are changed by compare-and-set, events, and the key of each
-record.
+"""The interface of the store: versioned records that are changed by compare-and-set, events, and the key of
+each record.
 
 All stores use the functions of this module to find the key and the parent of a record, and whether the
 record is live.
@@ -50,7 +50,7 @@ Noun: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A noun (a record of `gridmill.domain`) with its version number, which is 1 after the first write."""
+    """A record of `gridmill.domain` with its version number, which is 1 after the first write."""
 
     noun: Noun
     version: int
@@ -61,7 +61,8 @@ class DamagedRecord:
     """A record that is lost because its stored content differs from the content that was written. `noun` is
     the class of the record, `Event` for an event, `Counter` for a counter of ids, or `File` for the database
     itself. `key` and `parent` contain as much of the record's key and parent as can be read. `problem`
-    describes how the damage was noticed. `told` is true if `gridmill recover` has reported the damage."""
+    describes how the damage was noticed. The field `told` is true if `gridmill recover` has reported the
+    damage."""
 
     noun: str
     key: str
@@ -77,8 +78,8 @@ class DamagedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """A write of one noun to the store. `expected` is the version that the writer has read (0: the noun must
-    not exist yet)."""
+    """A write of one record to the store. `expected` is the version that the writer has read (0: the record
+    must not exist yet)."""
 
     noun: Noun
     expected: int
@@ -86,7 +87,8 @@ class Put:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """A deletion of the noun with this class and key, which the writer has read at version `expected`."""
+    """A deletion of the record with this class and key. `expected` is the version of the record that the
+    writer has read."""
 
     noun: type[Any]
     key: str
@@ -130,10 +132,10 @@ class Store(Protocol):
         """Apply all changes and store all events, or do nothing if one of them fails.
 
         Returns the sequence numbers of `events`. If an event with the same (pod_id, number) and number > 0
-        is already stored, the event is left out and its sequence number is 0. Put increases the version of a
-        record by exactly one. Raises StaleVersionError if any expected version is wrong, StorageError if the
-        store cannot be written, StoreLostError if the connection to the database server is lost: then it is
-        unknown whether the changes were committed.
+        is already stored, the event is left out and its sequence number is 0. Each `Put` increases the
+        version of its record by exactly one. Raises StaleVersionError if any expected version is wrong,
+        StorageError if the store cannot be written, StoreLostError if the connection to the database server
+        is lost: then it is unknown whether the changes were committed.
         """
 
     def get(self, noun: type[Any], key: str) -> Record | None:
@@ -190,11 +192,12 @@ class Store(Protocol):
     def release_space(self, goes_on: Callable[[], bool] = lambda: True) -> StoreSpace:
         """Return free space to the file system, as far as the database allows, in small steps between
         commits. The result is the disk space that the store uses after this call. The method stops early if
-        `goes_on` returns False. May be repeated."""
+        the function `goes_on` returns False. May be repeated."""
 
     def counters(self) -> Mapping[str, int]:
-        """Return the highest number used so far in ids of the form `name-N`, by name: runs per pipeline,
-        deployments per resource, and `order` for Run.order. Called once, at start."""
+        """Return the highest number that was used so far in ids of the form `name-N`, by name. The names are
+        pipelines (for runs), resources (for deployments), and `order` for Run.order. Called once, at
+        start."""
 
     def use_numbers(self, used: Mapping[str, int]) -> None:
         """Record in `counters` that these numbers are used. A number that is lower than the stored number
@@ -221,7 +224,7 @@ class Store(Protocol):
 
 
 def key_of(noun: Noun) -> str:
-    """Return the key of a noun, which is unique within its class."""
+    """Return the key of a record, which is unique within the class of the record."""
     match noun:  # the most frequent classes first
         case JobRun() | Attempt() | Provenance() | Run() | Deployment() | Artifact() | Alias() | Chunk():
             return noun.id
@@ -236,7 +239,7 @@ def key_of(noun: Noun) -> str:
 def parent_of(noun: Noun) -> str:
     """Return the parent by which `Store.list(parent=...)` selects records: the pipeline of a run or a chunk,
     the run of a JobRun or an attempt, the name of an artifact, an alias or a provenance, the subject of a
-    measurement, the resource of a deployment; for other nouns it is empty."""
+    measurement, the resource of a deployment. The result is empty for all other records."""
     match noun:  # the most frequent classes first
         case JobRun() | Attempt():
             return noun.run_id
@@ -255,8 +258,8 @@ def parent_of(noun: Noun) -> str:
 
 
 def is_live(noun: Noun) -> bool:
-    """Return whether `Store.live` can contain the noun. For a JobRun the answer depends on its run, which
-    the stores check; this function always returns True for a JobRun."""
+    """Return whether `Store.live` can contain the record. For a JobRun, this function always returns True,
+    because the stores check whether the run of the JobRun has finished."""
     match noun:
         case JobRun():
             return True

@@ -80,8 +80,8 @@ class UseCase:
     of the request: a single argument is the whole body, and several arguments are the fields of an object.
     All arguments that are neither in the path nor in the body are query parameters. `sent` has the names
     that arguments have in requests, if they differ from the names in Python. `starts_run` is true if the
-    answer is a run that is now active. If a caller of such a use case asks for it, the control node stops
-    this run when the caller disconnects.
+    answer is a run that is now active. If the caller requests it, the control node stops this run when the
+    caller disconnects.
     """
 
     name: str
@@ -173,8 +173,9 @@ class UseCase:
         return self.signature.bind(*given, **named).arguments
 
     def names(self, given: int, named: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of the arguments in a call with `given` positional arguments and these named
-        arguments. Raises TypeError for arguments that the method does not accept."""
+        """Return the names of all arguments in a call. `given` is the number of positional arguments, and
+        the named arguments are passed too. Raises TypeError for arguments that the method does not
+        accept."""
         return tuple(self.signature.bind(*range(given), **dict.fromkeys(named)).arguments)
 
 

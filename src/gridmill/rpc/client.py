@@ -1,4 +1,5 @@
-"""The client's end of calls: the use cases of the control node that listens at a Unix socket.
+"""The client side of calls: with this module, a client calls the use cases of the control node that listens
+at a Unix socket.
 
 The open connection shows the control node that the client is alive. `differences` describes for the user how
 the settings of the client differ from the settings of the control node.
@@ -82,8 +83,8 @@ def _greet(path: Path, hello: Hello) -> tuple[socket.socket, Welcome]:
 
 
 class ClientLink:
-    """The connections of a client to one control node. Several threads may use them. While the link is open,
-    the control node treats the client as alive."""
+    """The connections of a client to one control node. Several threads may use these connections at the same
+    time. While the link is open, the control node treats the client as alive."""
 
     def __init__(
         self, path: Path, sock: socket.socket, welcome: Welcome, warn: Callable[[str], None]
@@ -134,8 +135,8 @@ class ClientLink:
         return answer[1]
 
     def _answers(self, patient: bool) -> bool:
-        """Returns True if the control node accepts a connection immediately, or if `patient`, within
-        seconds."""
+        """Returns True if the control node accepts a connection immediately. With `patient`, the method
+        waits some seconds for this."""
         try:
             with dial(self._path) as sock:
                 sock.settimeout(PATIENCE_SECONDS if patient else _PROBE_SECONDS)
@@ -203,8 +204,8 @@ class ClientLink:
         return os.getpid() != self._process
 
     def wait_for_end(self, seconds: float) -> bool:
-        """Waits for the end of the control node, and returns whether it ended within this number of
-        seconds."""
+        """Waits for the end of the control node, and returns whether the control node ended within this
+        number of seconds."""
         with self._reading, contextlib.suppress(OSError):
             until = time.monotonic() + seconds
             while not self._ended and (left := until - time.monotonic()) > 0:
@@ -268,8 +269,8 @@ _SECRET = "GRIDMILL_STORE"  # its URL may hold a password
 
 def differences(settings: Settings, hello: Hello, *, stays: bool) -> tuple[str, ...]:
     """Returns one line for each difference between the settings of the client and of the control node. The
-    user chose the settings of a permanent control node. Therefore they are only compared with the settings
-    in the client's environment."""
+    settings of a permanent control node were chosen by the user. Therefore only the settings that are set in
+    the client's environment are compared with them."""
     ours = as_variables(settings)
     names = hello.chosen if stays else tuple(ours)
     lines = [

@@ -99,8 +99,8 @@ class Attendance:
         return client
 
     def leave(self, client: AttendedClient, stays: Callable[[], None] = lambda: None) -> None:
-        """Removes a client, and stops the runs for which the client waited. The function calls `stays` if
-        the control node does not end together with the client."""
+        """Removes a client, and stops the runs for which the client waited. The function `stays` is called
+        if the control node does not end together with the client."""
         with self._changed:
             if self._clients.pop(client.name, None) is None:
                 return
@@ -152,8 +152,8 @@ class Attendance:
             raise UnreachedError("the control node ends", hint="Try again.")
 
     def hold(self) -> Callable[[], None]:
-        """Keeps the control node running without clients until the returned function is called. The hold is
-        needed because the client that started the control node has not connected yet."""
+        """Keeps the control node running without clients until the returned function is called. This is
+        needed at the start, because the client that started the control node has not connected yet."""
         with self._changed:
             self._held += 1
 
@@ -215,7 +215,7 @@ class Attendance:
                 self._to_stop.discard(run)
 
     def wake(self) -> None:
-        """Makes `keep` call its `over()` again."""
+        """Makes the running method `keep` check again whether `over()` is true."""
         with self._changed:
             self._changed.notify_all()
 

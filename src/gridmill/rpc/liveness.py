@@ -18,12 +18,12 @@ from gridmill.errors import HungNodeError
 from gridmill.rpc.protocol import readable
 
 LOOK_SECONDS = 1.9
-"""The time in seconds between two checks of a process. A process counts as hung after two checks without
+"""The time in seconds between two checks of a process. A process is treated as hung after two checks without
 progress."""
 PATIENCE_SECONDS = 7.5
-"""If a process cannot be observed, it counts as hung if it answers nothing for this number of seconds. Even
-a busy process answers the shortest request much faster, because its server needs no thread and no lock for
-this answer."""
+"""A process that cannot be observed is treated as hung if it does not answer any request for this number of
+seconds. Even a busy process answers the shortest request much faster, because its server needs no thread and
+no lock for this answer."""
 _LOOKS = 2
 _STOPPED = "Tt"
 _LOOPBACK = ("127.", "::1")
@@ -60,11 +60,11 @@ def wait_for_answer(
     """Waits until the socket can be read.
 
     `pid` is the id of the control node's process, or 0 if it is unknown. `answers` returns whether the
-    control node answers another request. With the argument True, it waits PATIENCE_SECONDS for the answer.
-    If the process is unknown, this function searches for the process on this machine that listens at the
-    other end. Raises HungNodeError about 4 s after a control node was stopped. If the process of the control
-    node is not found (it runs on another machine or behind a tunnel), the error is raised after about 10 s,
-    because then only answers show whether the control node is busy. Raises TimeoutError after the socket's
+    control node answers another request. `answers(True)` waits PATIENCE_SECONDS for this answer. If the
+    process is unknown, this function searches for the process on this machine that listens at the other end.
+    Raises HungNodeError about 4 s after a control node was stopped. If the process of the control node is
+    not found (it runs on another machine or behind a tunnel), HungNodeError is raised after about 10 s,
+    because only answers can show whether such a control node is busy. Raises TimeoutError after the socket's
     timeout.
     """
     seconds = sock.gettimeout()

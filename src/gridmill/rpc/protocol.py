@@ -53,8 +53,8 @@ def receive_frame(sock: socket.socket, limit: int | None = None) -> list[bytes] 
 
 
 def readable(*files: "socket.socket | int | None", milliseconds: int | None = 0) -> list[int]:
-    """Returns the file descriptors that can be read or have reached their end. If `milliseconds` is None, it
-    waits until there is such a descriptor."""
+    """Returns the file descriptors that can be read or have reached their end. If `milliseconds` is None,
+    the function waits until there is such a descriptor."""
     poll = select.poll()
     for file in files:
         if file is not None:
@@ -63,8 +63,8 @@ def readable(*files: "socket.socket | int | None", milliseconds: int | None = 0)
 
 
 def peer_pid(sock: socket.socket) -> int:
-    """Returns the id of the process that opened the other end of the socket or listened there, or 0 if the
-    kernel does not report it."""
+    """Returns the id of the process that opened the other end of the socket or listened at it. The result is
+    0 if the kernel does not report this id."""
     if sys.platform != "linux":
         return 0
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -94,8 +94,8 @@ class Hello:
     The first connection of a client has no `client`. The first connection introduces the client and stays
     open as long as the client lives. Further connections of the client contain the name that the first
     connection received. `settings` are the settings of the client, as texts by variable, and `chosen` are
-    the variables that its environment sets. `attends` are runs that were started at another control node and
-    that end together with this client.
+    the variables that its environment sets. `attends` has the names of runs that were started at another
+    control node and that end together with this client.
     """
 
     client: str = ""

@@ -1,4 +1,4 @@
-"""The control node's end of calls: one thread for each connection, and one thread that accepts
+"""The server side of calls in the control node: one thread for each connection, and one thread that accepts
 connections."""
 
 import contextlib
@@ -164,7 +164,8 @@ class CallServer:
                 return_free_memory()
 
     def _answer(self, parts: list[bytes], client: AttendedClient) -> list[bytes]:
-        """Returns the answer to a call: an empty part and the value, or the error."""
+        """Returns the answer to a call as the parts of a frame: an empty part and the returned value, or the
+        error."""
         try:
             with self._attendance.calling():
                 return [b"", encode(self._call(decode(parts[0], Call), parts[1:], client))]
@@ -200,9 +201,8 @@ def _word(sock: socket.socket) -> SessionMessage | None:
 
 
 def _send_message(sock: socket.socket, word: SessionMessage) -> None:
-    """Sends a message without waiting.
-
-    If a client does not read, it misses the message. The log contains all messages.
+    """Sends a message to a client without waiting. If the client does not read, it misses the message, but
+    the log of the control node contains all messages.
     """
     with contextlib.suppress(OSError):
         sock.send(frame([encode(word)]), socket.MSG_DONTWAIT)

@@ -149,8 +149,8 @@ def advise(advice_input: AdviceInput) -> Advice | None:
 
 
 def curve_of(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, ParallelTiming]]) -> TimeCurve:
-    """Return the curve of the expected time for any number of workers, computed from these attempts for the
-    data of the newest attempt."""
+    """Return the expected time of the job as a function of the number of workers, computed from these
+    attempts for the data of the newest attempt."""
     rows = attempts[-1][1].whole_rows
     cpus = advice_input.cpus
     law = fit([_trial(parallel, rows, advice_input.most) for _, parallel in attempts])
@@ -170,8 +170,9 @@ def curve_of(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, Pa
 
 
 def _trial(timing: ParallelTiming, rows: int, most: Amounts) -> WorkMeasurement:
-    """Return the worker-seconds of an attempt for all rows. The time that workers wait for a CPU is left
-    out, because the curve itself models the number of CPUs, and the load of other programs changes."""
+    """Return the worker-seconds of an attempt for all rows. The time for which workers wait for a CPU is
+    left out, because the curve of the expected time contains the number of CPUs itself, and because the load
+    of other programs changes."""
     sampled = timing.deviation**2 / max(1, timing.shards) * (1.0 - timing.share)
     clocked = TIMING_SECONDS**2 * timing.shards / max(timing.busy_seconds, _LEAST_SECONDS) ** 2
     return WorkMeasurement(
@@ -192,7 +193,7 @@ def _running_seconds(timing: ParallelTiming, most: Amounts) -> float:
 
 
 def _cpu_share(timing: ParallelTiming, most: Amounts) -> float:
-    """Return the number of CPUs that one worker uses if enough CPUs are free."""
+    """Return the number of CPUs that one worker keeps busy if enough CPUs are free."""
     return timing.cpu_seconds / max(_LEAST_SECONDS, _running_seconds(timing, most))
 
 

@@ -32,9 +32,9 @@ NONE: Mapping[str, float] = MappingProxyType({})
 
 class CachedForecasts:
     """Forecasts of waits for many jobs at the same moment. Each forecast is computed only once and then
-    stored. Jobs that `send` has counted, and that the snapshot does not contain yet, are placed before later
-    jobs. `coming` has, for each deployment id, the number of seconds until the site is expected to start the
-    deployment."""
+    stored. The forecasts also include the jobs that `send` has counted and that the snapshot does not
+    contain yet: later jobs wait behind these jobs. `coming` has, for each deployment id, the number of
+    seconds until the site is expected to start the deployment."""
 
     def __init__(self, snapshot: Snapshot, now: float, coming: Mapping[str, float] = NONE) -> None:
         self.snapshot = snapshot
@@ -50,8 +50,8 @@ class CachedForecasts:
     ) -> float | None:
         """Return the seconds from now until the job is expected to start behind all jobs that wait at the
         resource. The result is None if these seconds cannot be estimated. The time that a pod takes to start
-        is not included. `line` is the queue of the site, if the machines of the site have other users
-        too."""
+        is not included. `line` is the position that a new deployment would have in the queue of the site, if
+        other tenants also use the machines of the site."""
         key = (resource.name, demand)
         if key not in self._cached:
             self._cached[key] = self._joining_seconds(resource, demand)
@@ -130,8 +130,8 @@ class CachedForecasts:
         return max(0.0, self.now - self.snapshot.deployments[deployment_id].created)
 
     def _places(self, resource: Resource, demand: Demand) -> list[float]:
-        """Return the free places for jobs on the resource, as places that are free from now on. Places that
-        attempts hold are left out, unless attempts hold all places."""
+        """Return the free places for jobs on the resource, each with the present time as the time at which
+        it becomes free. Places that attempts hold are left out, unless attempts hold all places."""
         site_exists = resource.site in self.snapshot.sites
         most = most_places(self.snapshot, resource, demand) if site_exists else 1
         attempts = self.snapshot.attempts.values()
@@ -171,9 +171,9 @@ def alternatives(
     standing: JobRun | None = None,
 ) -> tuple[ResourceAlternative, ...]:
     """Return one alternative for each candidate, in the order of the candidates. `away` has the sites that
-    do not answer. `sites` has the sites of jobs of the same run, by job. `crowded` has the resources of
-    farms whose machines other tenants also use, with the queue at each. `standing` is the job if it is
-    already in a queue."""
+    do not answer. `sites` has the site of each other job of the same run, by the name of the job. `crowded`
+    has, by resource, the position that a new deployment would have in the queue of a farm, for farms whose
+    machines other tenants also use. `standing` is the job if it is already in a queue."""
     snapshot = joining.snapshot
     called = labels([candidate.resource for candidate in candidates])
     name, subject = f"{pipeline}/{job.name}", subject_of(job, pipeline)

@@ -1,8 +1,8 @@
 """This module finds the bottleneck of a job's workers (CPU, disk or waiting), and plans probes that measure
 it.
 
-The shares of the workers' time are computed from the records of the workers. A probe runs the job alone,
-with a given number of workers, on a part of its data.
+The fractions of the workers' time on a CPU, at the disk and in waiting are computed from the records of the
+workers. A probe runs the job alone, with a given number of workers, on a part of its data.
 """
 
 from collections.abc import Iterator, Mapping

@@ -17,7 +17,8 @@ FEWEST_JOBS = 2
 job would make every short job wait in a small pod."""
 
 LEAST_CPUS = 0.1
-"""A node with fewer unclaimed CPUs than this is full, so that no pod starts with almost no CPU."""
+"""If fewer CPUs of a node than this are not assigned, the node is full, so that no pod starts with almost no
+CPU."""
 
 
 def most_jobs(cpus: float) -> int:
@@ -191,7 +192,7 @@ class Pods:
             del self.capacities[shape]
 
     def find_on(self, node: str, memory_bytes: int, gpus: int) -> Key | None:
-        """Return the least loaded pod on a node that has this memory and these GPUs free."""
+        """Return the least loaded pod that is on this node and has this memory and these GPUs free."""
         self._in_order()  # `take` looks for the pod in this collection
         fitting = (
             slot.key
@@ -246,7 +247,7 @@ def places_in(free: Amounts, most: int, memory_bytes: int, gpus: int) -> int:
 
 
 class Nodes:
-    """The nodes of a site, with the CPUs, memory and GPUs of each node that no deployment has claimed."""
+    """The nodes of a site, each with the CPUs, memory and GPUs that are not assigned to a deployment."""
 
     __slots__ = ("_free", "_order")
 
@@ -255,8 +256,8 @@ class Nodes:
         self._free: dict[str, Amounts] = {}
 
     def free(self, name: str) -> Amounts:
-        """Return the CPUs, memory and GPUs of the node that no deployment has claimed. The amounts are zero
-        for an unknown node."""
+        """Return the CPUs, memory and GPUs of the node that are not assigned to a deployment. The amounts
+        are zero for an unknown node."""
         return self._free.get(name, Amounts())
 
     def items(self) -> Iterator[tuple[str, Amounts]]:

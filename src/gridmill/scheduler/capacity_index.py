@@ -61,12 +61,12 @@ class CapacityIndex:
     """The free CPUs, memory and GPUs of pods and nodes, and the attempts on them.
 
     `open` has the pods that are up, and `coming` has the pods that are starting, by resource. `nodes` has
-    the CPUs, memory and GPUs of nodes that no deployment has claimed, by site. `idle` has the deployments
-    without attempts, each with the time at which its keep time ends, by resource. `resumable` has the
-    running attempts that may be preempted, the longest-running first, by resource; a gang is represented by
-    its rank 0. `yielding` has the attempts that were asked to end and have not ended yet, with all ranks.
-    `tallies` has the totals that the live attempts of each project hold, by project. `broken` has the live
-    pods of deployments that are released as soon as they are idle, by resource.
+    the CPUs, memory and GPUs of nodes that are not assigned to a deployment, by site. `idle` has the
+    deployments without attempts, each with the time at which its keep time ends, by resource. `resumable`
+    has the running attempts that may be preempted, the longest-running first, by resource; a gang is
+    represented by its rank 0. `yielding` has the attempts that were asked to end and have not ended yet,
+    with all ranks. `tallies` has the totals that the live attempts of each project hold, by project.
+    `broken` has the live pods of deployments that are released as soon as they are idle, by resource.
     """
 
     def __init__(self) -> None:
@@ -268,10 +268,10 @@ class CapacityIndex:
             index.setdefault(deployment.resource, Pods()).set(slot)
 
     def is_broken(self, deployment: Deployment) -> bool:
-        """Return whether the deployment has lost a pod whose place cannot be used again until the deployment
-        ends, so that the deployment accepts no more jobs. Only deployments at Ray sites can lose a place in
-        this way. Ray moves the place of a lost node to any node with enough free amounts, and keeps it
-        there."""
+        """Return whether the deployment has lost a pod that cannot be replaced until the deployment ends, so
+        that the deployment accepts no more jobs. Only deployments at Ray sites can lose a pod in this way:
+        Ray reserves the CPUs, memory and GPUs of the lost pod on any other node with enough free amounts,
+        and does not release them."""
         if self._kind(deployment.site) is not SiteKind.RAY:
             return False
         return any(pod.state == PodState.GONE for pod in deployment.pods)

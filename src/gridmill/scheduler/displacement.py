@@ -27,7 +27,7 @@ May = Callable[[PreemptibleJob], bool]
 
 def outranks(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
     """Return whether another resource of the site has a job of lower priority that waits, or that runs and
-    can resume. Without displacement, a job of lower priority would get the memory and CPUs that this job
+    can resume. If no job is preempted, a job of lower priority gets the memory and CPUs that this job
     needs."""
     if lane.name not in draft.least_elsewhere:
         draft.least_elsewhere[lane.name] = min(_priorities_elsewhere(draft, lane), default=inf)

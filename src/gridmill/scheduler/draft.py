@@ -22,8 +22,9 @@ from gridmill.scheduler.snapshot import Snapshot
 
 RESERVE_AFTER_SECONDS = 30.0
 """If a job has waited longer than this number of seconds, the plan reserves free memory, CPUs and GPUs for
-it. Until a job has waited that long, smaller jobs may start before it: they keep the machines busy and cost
-the waiting job nothing, because running jobs may still release enough."""
+it. Until a job has waited that long, smaller jobs may start before it. The smaller jobs keep the machines
+busy, and the waiting job loses nothing, because running jobs may still release enough memory, CPUs and
+GPUs."""
 
 
 NONE: Mapping[str, Collection[str]] = MappingProxyType({})
@@ -41,8 +42,8 @@ class DraftCheckpoint(NamedTuple):
 
 
 class DraftPlan:
-    """The draft of a plan. The draft reads the snapshot and never changes it: lanes and nodes are copied
-    when they are first used."""
+    """The draft of a plan. The draft reads the snapshot and never changes it: the state of each resource and
+    the nodes of each site are copied when the draft first uses them."""
 
     def __init__(
         self,
@@ -91,8 +92,8 @@ class DraftPlan:
         return self._left <= 0
 
     def lane(self, name: str) -> Lane | None:
-        """Return the lane of a resource, which is the state of the resource in this plan. The lane is None
-        if no job can run on the resource, so that its jobs are refused."""
+        """Return the state of a resource in this plan (a `Lane`). The result is None if no job can run on
+        the resource, so that the jobs of the resource are refused."""
         if name not in self._lanes:
             self._lanes[name] = self._make_lane(name)
         return self._lanes[name]
@@ -153,8 +154,8 @@ class DraftPlan:
         )
 
     def standing_of(self, claim: QuotaClaim) -> ProjectStanding | None:
-        """Return the standing (the use and the limits) of the project to which the claim belongs. The result
-        is None if the grid has no projects."""
+        """Return the use and the limits of the project whose quota is charged with `claim`. The result is
+        None if the grid has no projects."""
         return None if self.shares is None else self.shares[claim.project]
 
     def keep_quota(self, job_run: JobRun) -> None:
@@ -172,7 +173,7 @@ class DraftPlan:
         return self.now - since > RESERVE_AFTER_SECONDS
 
     def start(self, lane: Lane, ticket: Ticket, key: Key) -> None:
-        """Start a job on a pod that the lane found for this job."""
+        """Start a job on a pod that was found for this job."""
         demand = ticket[JOB_CLASS].demand
         self.fill(ticket, key[POD_ID], lane.open.take(key, demand.memory_bytes, demand.gpus))
 
@@ -203,8 +204,8 @@ class DraftPlan:
         self._bring_ups.append(wanted)
 
     def mark(self, lane: Lane) -> DraftCheckpoint:
-        """Return a checkpoint of the state that starting deployments for a lane changes. `undo` restores the
-        state of this checkpoint."""
+        """Return a copy of the state that changes when deployments are started for a resource. The method
+        `undo` restores the draft from this copy."""
         planned = {node: list(pods) for node, pods in lane.planned.items()}
         nodes = self.nodes(lane.resource.site).copy()
         return DraftCheckpoint(
@@ -212,7 +213,7 @@ class DraftPlan:
         )
 
     def undo(self, lane: Lane, mark: DraftCheckpoint) -> None:
-        """Restore the state of a checkpoint of the draft."""
+        """Restore the draft from a copy that the method `checkpoint` returned."""
         self._left = mark.left
         del self._bring_ups[mark.bring_ups :]
         self._nodes[lane.resource.site] = mark.nodes
@@ -274,8 +275,8 @@ existing pod would live long enough, and a forecast may be wrong."""
 
 
 def find_lasting(draft: DraftPlan, lane: Lane, ticket: Ticket) -> Key | None:
-    """Return a pod that is up, has enough free for the job, and lives at least as long as the job is
-    expected to run."""
+    """Return a pod that is up, has enough free CPUs, memory and GPUs for the job, and lives at least as long
+    as the job is expected to run."""
     demand = ticket[JOB_CLASS].demand
     result = lane.find(demand)
     if result is None or not draft.snapshot.places.terms:

@@ -38,9 +38,10 @@ from gridmill.scheduler.splitting import cut_job, parts_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferInput:
-    """The known sizes and places of the data that a run would transfer, by job: the versions that each job
-    reads, and the size of the result that it made last. `unreachable` has the sites that do not answer.
-    `crowded` has the resources of farms whose machines other tenants also use, with the queue at each."""
+    """The known sizes and locations of the data that a run would transfer, by job: the versions that each
+    job reads, and the size of the result that the job made last. `unreachable` has the sites that do not
+    answer. `crowded` has, by resource, the position that a new deployment would have in the queue of a farm,
+    for farms whose machines other tenants also use."""
 
     readings: Mapping[str, Sequence[InputVersion]] = field(default_factory=dict)
     made_bytes: Mapping[str, int] = field(default_factory=dict)

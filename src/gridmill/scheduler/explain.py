@@ -28,8 +28,8 @@ _DOING = {
 
 def why_waiting(snapshot: Snapshot, job_run_id: str, now: float, waits: WaitForecasts | None = None) -> str:
     """Return the reason why a blocked or waiting job does not run. The result is empty for a job in any
-    other state. `waits` are forecasts for the same snapshot and time, which calls for several jobs can
-    share."""
+    other state. `waits` are forecasts for the same snapshot and time; one such object can be passed to the
+    calls for several jobs."""
     job_run = snapshot.job_runs.get(job_run_id)
     if job_run is None:
         return ""

@@ -49,9 +49,9 @@ def used_now(project: Project, tally: ProjectTotals, now: float) -> float:
 
 class ProjectStanding:
     """The present use and the limits of a project. `score` is the use of the project, including the places
-    that it holds now, divided by its share; the project with the lowest score is first. `per_place` is the
-    number by which one more place in use increases the score. `kept_for` is the job for which a part of the
-    quota is reserved."""
+    that the project holds now, divided by the share of the project. The project with the lowest score is
+    first. `per_place` is the number by which one more place in use increases the score. `kept_for` is the
+    job for which a part of the quota is reserved."""
 
     __slots__ = ("_cpus", "_gpus", "_memory_bytes", "_places", "bounded", "kept_for", "per_place", "score")
 
@@ -66,12 +66,12 @@ class ProjectStanding:
         self._gpus = _left(project.gpus, tally.gpus)
 
     def lapse(self, seconds: float) -> None:
-        """Advance the time of the standing by these seconds, during which the project holds the same
-        amounts."""
+        """Add the use of these seconds, during which the project holds the same amounts, to the use of the
+        project."""
         self.score += self._places * seconds * self.per_place / AHEAD_SECONDS
 
     def start(self, claim: QuotaClaim) -> None:
-        """Add the memory, CPUs and GPUs of one more job of this kind to the standing."""
+        """Add the memory, CPUs and GPUs of one more job of this kind to the use of the project."""
         self._places += claim.places
         self.score += claim.places * self.per_place
         if self.bounded:
@@ -81,13 +81,14 @@ class ProjectStanding:
                 self._gpus -= claim.gpus
 
     def end(self, claim: QuotaClaim) -> None:
-        """Subtract the memory, CPUs and GPUs of one job of this kind from the standing."""
+        """Subtract the memory, CPUs and GPUs of one job of this kind from the use of the project."""
         self._places -= claim.places
         self.score -= claim.places * self.per_place
         self.give_back(claim.cpus, claim.memory_bytes, claim.gpus)
 
     def give_back(self, cpus: float, memory_bytes: int, gpus: int) -> None:
-        """Subtract the memory, CPUs and GPUs of one attempt of the project, as if this attempt ended."""
+        """Subtract the memory, CPUs and GPUs of one attempt from the use of the project, as if this attempt
+        ended."""
         self._cpus += cpus
         self._memory_bytes += memory_bytes
         self._gpus += gpus
@@ -114,8 +115,8 @@ def _left(most: int | None, used: int) -> int:
 
 
 class ProjectShares(dict[str, ProjectStanding]):
-    """The standings of projects, by name, while a plan is made. Each start of a job changes the standings.
-    The standings are computed when they are first used."""
+    """The use and the limits of each project, by name, while a plan is made. Each start of a job changes the
+    use of its project. The values of a project are computed when they are first used."""
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
         super().__init__()
@@ -173,7 +174,7 @@ class QuotaLimit(NamedTuple):
 
 
 def bounds(project: Project, tally: ProjectTotals, claim: QuotaClaim) -> Iterator[QuotaLimit]:
-    """Return the limits of the quota that a job with this claim would exceed."""
+    """Return the limits of the quota that a job with these amounts would exceed."""
     cpus, memory_bytes, gpus = claim.cpus, claim.memory_bytes, claim.gpus
     if project.cpus is not None and tally.cpus + cpus > project.cpus + _ROUNDING:
         yield QuotaLimit(f"{tally.cpus:g}", f"{cpus:g}", f"{project.cpus:g} CPUs")
@@ -186,8 +187,8 @@ def bounds(project: Project, tally: ProjectTotals, claim: QuotaClaim) -> Iterato
 
 
 _Place: TypeAlias = list[Any]
-"""The entry of a project in the queue: [-priority, score, first job, all jobs, standing]. First jobs differ,
-so the elements of the entry after the first job are never compared."""
+"""The entry of a project in the queue: [-priority, score, first job, all jobs, `Standing` of the project].
+First jobs differ, so the elements of the entry after the first job are never compared."""
 
 
 class FairQueue(LaneQueue):
@@ -202,7 +203,7 @@ class FairQueue(LaneQueue):
         self._heaps: dict[str, list[Ticket]] = {}
 
     def join(self, lane: Lane) -> None:
-        """Add the waiting jobs of the lane to the queue."""
+        """Add the waiting jobs of one resource to the queue."""
         lane.fair = True
         for project in lane.queue.heads:
             head = lane.first_of(project)
@@ -214,8 +215,8 @@ class FairQueue(LaneQueue):
         heappush(self._heaps.setdefault(ticket[JOB_CLASS].project, []), ticket)
 
     def in_order(self) -> Iterator[tuple[Ticket, Lane]]:
-        """Return the first job and its lane, repeatedly until the queue is empty. Between two returned jobs,
-        only the standing of the first job's project may change."""
+        """Return the first job and the state of its resource (a `Lane`), repeatedly until the queue is
+        empty. Between two returned jobs, only the use of the first job's project may change."""
         order, lanes = [self._place(*one) for one in self._heaps.items()], self._lanes
         heapify(order)
         while order:

@@ -67,12 +67,12 @@ def _nodes_of(site: Site, resource: Resource, *, away: bool = False) -> tuple[No
 
 
 def fits_now(snapshot: Snapshot, site: str, need: Amounts) -> bool:
-    """Return whether the need would fit on an available node if the node were empty."""
+    """Return whether these CPUs, memory and GPUs would fit on an available node if the node were empty."""
     return any(need.fits_in(shape) for shape in snapshot.places.shapes.get(site, ()))
 
 
 def most_memory(snapshot: Snapshot, resource: Resource) -> int:
-    """Return the largest memory in bytes that one attempt can have. 0 if no node is known."""
+    """Return the largest memory in bytes that one attempt can have. The result is 0 if no node is known."""
     if resource.memory_bytes is not None:
         return resource.memory_bytes
     return max((shape.memory_bytes for shape in fitting_shapes(snapshot, resource)), default=0)
@@ -229,8 +229,8 @@ def why_unchecked(snapshot: Snapshot, resource: Resource, demand: Demand) -> str
 
 
 def will_do_without(snapshot: Snapshot, resource: Resource, nodes: Collection[str]) -> bool:
-    """Return whether all waiting jobs of a resource fit, one job after another, on the nodes that remain
-    without these nodes."""
+    """Return whether each waiting job of a resource, considered alone, fits on the nodes that remain without
+    these nodes."""
     queue = snapshot.lines.waiting.get(resource.name)
     if queue is None or resource.site not in snapshot.sites:
         return True
@@ -311,9 +311,9 @@ def ranks_on(free: Amounts, demand: Demand) -> int:
 
 
 def asked_of(snapshot: Snapshot, resource: Resource, node: Amounts) -> Amounts:
-    """Return the largest CPUs, memory and GPUs of a node that one job of the resource gets. If the pods of
-    the site request only the amounts that they need, the CPUs are at most the CPUs that a job of this kind
-    needs."""
+    """Return the largest amounts of CPUs, memory and GPUs of a node that one job of the resource can get. If
+    the pods of the site request only the amounts that they need, the CPUs are at most the CPUs that a job of
+    this kind needs."""
     site = snapshot.sites.get(resource.site)
     if site is None or not asks_for_need(site.kind) or resource.cpus or gpus_of(resource):
         return node

@@ -70,7 +70,8 @@ def _comparable(history: MeasurementHistory, subject: str, size: JobSize) -> Seq
 
 def _measured_at(measured: Sequence[Measurement], resource: Resource | None) -> Sequence[Measurement]:
     """Return the measurements of this resource. If this resource has no measurements, the function returns
-    measurements from other resources of the same site that also have GPUs, or that also have none."""
+    measurements from other resources of the same site, with GPUs if this resource has GPUs, and otherwise
+    without GPUs."""
     if resource is None:
         return ()
     own = [one for one in measured if one.resource == resource.name]

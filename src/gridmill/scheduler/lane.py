@@ -126,8 +126,8 @@ class Lane:
     def next_class(self, ticket: Ticket | None) -> Ticket | None:
         """Return the first job of the next class in the queue, if `ticket` is the first job of the last
         class that was returned. If `ticket` is None, the method returns the first job of all classes. The
-        jobs of the lane are therefore read only when the plan needs them. If several projects wait (`fair`),
-        the method returns the next class of the same project."""
+        jobs of the resource are therefore read only when the plan needs them. If several projects wait
+        (`fair`), the method returns the next class of the same project."""
         if self.fair and ticket is not None:
             project = ticket[JOB_CLASS].project
             if ticket is not self._last_of[project]:
@@ -140,8 +140,8 @@ class Lane:
         return self._last_head
 
     def first_of(self, project: str) -> Ticket | None:
-        """Return the first job of one project in this lane. If several projects wait, the queue of each
-        project is read separately."""
+        """Return the first waiting job of one project at this resource. If several projects wait, the queue
+        of each project is read separately."""
         self._heads_of[project] = iter(self.queue.heads[project])
         head = self._last_of[project] = next(self._heads_of[project], None)
         return head
@@ -275,8 +275,8 @@ class Lane:
 
 
 class LaneQueue:
-    """The jobs of all lanes in order, read lazily. The first job stays in the queue until it was
-    processed."""
+    """The waiting jobs of all resources in order; each job is read only when the plan needs it. The first
+    job stays in the queue until it was processed."""
 
     __slots__ = ("_heap", "_lanes")
 
@@ -285,7 +285,7 @@ class LaneQueue:
         self._lanes = lanes
 
     def join(self, lane: Lane) -> None:
-        """Add the first waiting job of a lane to the queue."""
+        """Add the first waiting job of a resource to the queue."""
         head = lane.next_class(None)
         if head is not None:
             heappush(self._heap, head)
@@ -295,8 +295,8 @@ class LaneQueue:
         heappush(self._heap, ticket)
 
     def in_order(self) -> Iterator[tuple[Ticket, Lane]]:
-        """Return the first job and its lane, repeatedly until the queue is empty. The caller must process
-        the returned job before it requests the next job."""
+        """Return the first job and the state of its resource (a `Lane`), repeatedly until the queue is
+        empty. The caller must process the returned job before it requests the next job."""
         heap, lanes = self._heap, self._lanes
         while heap:
             yield heap[0], lanes[heap[0][JOB_CLASS].resource]
@@ -307,7 +307,7 @@ class LaneQueue:
 
     def leave_with_class(self, lane: Lane) -> None:
         """Remove the first job from the queue, and skip all other jobs of its class. The first job of the
-        next class of the lane is added to the queue."""
+        next class of the same resource is added to the queue."""
         head = lane.next_class(self._heap[0])
         if head is None:
             heappop(self._heap)

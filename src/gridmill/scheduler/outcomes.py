@@ -23,8 +23,8 @@ from gridmill.scheduler.sizing import GROWTH, LATER_GROWTH, after_memory_kill
 from gridmill.scheduler.snapshot import Snapshot
 
 MOST_LOSSES = 5
-"""The number of attempts of one job that may be lost because their pods were lost or the machine ran out of
-memory. After more lost attempts, the job itself may be the cause."""
+"""The number of attempts of one job that may end because their pods were lost or because the machine ran out
+of memory. After more lost attempts, the job itself may be the cause."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 1.0, 60.0
 FIRST_SHORTAGE_SECONDS, LONGEST_SHORTAGE_SECONDS = 5.0, 300.0
 """The first and the longest waiting time after a machine ran out of memory, in seconds. Other programs on

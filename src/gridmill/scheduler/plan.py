@@ -41,8 +41,8 @@ def start_gang(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
 
 
 def _find_places(draft: DraftPlan, lane: Lane, ticket: Ticket) -> list[PodSlot] | None:
-    """Return the free amounts of one pod for each rank, as they were before the rank took its place in the
-    lane. If not all ranks fit, the function restores the lane and returns None."""
+    """Return the free amounts of one pod for each rank, as they were before the rank was placed on the pod.
+    If not all ranks fit, the function restores the state of the resource and returns None."""
     demand, result = ticket[JOB_CLASS].demand, list[PodSlot]()
     while len(result) < demand.workers:
         key = _next_place(draft, lane, ticket)

@@ -41,7 +41,7 @@ MOST_TRIES = 20
 def interrupt_for(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
     """Preempt running jobs for a job that does not fit: the fewest jobs, on one pod or, for a gang, on all
     pods of its resource. If the job exceeds the quota of its project, running jobs of the same project on
-    any resource are preempted. Nothing is preempted while memory, CPUs and GPUs for the lane are already
+    any resource are preempted. No job is preempted while memory, CPUs and GPUs for the resource are already
     being released or are expected to be released."""
     if lane.interrupting or (lane.reclaimed and not lane.drained) or not draft.snapshot.places.resumable:
         return
@@ -149,8 +149,8 @@ def _may_be(draft: DraftPlan, lane: Lane, ticket: Ticket, one: PreemptibleJob) -
 
 
 def _has_precedence(draft: DraftPlan, lane: Lane, ticket: Ticket, one: PreemptibleJob) -> bool:
-    """Return whether a running job takes precedence: it was delayed longer than the job that claims the
-    share for delayed jobs, or it holds a part of this share."""
+    """Return whether a running job takes precedence: it was delayed longer than the delayed job that waits
+    for a place, or it holds a part of the share for delayed jobs."""
     if ticket is lane.claimant and one.delay >= draft.now - ticket[SINCE]:
         return True
     if one.delay < SHORTEST_PATIENCE_SECONDS:
@@ -160,8 +160,9 @@ def _has_precedence(draft: DraftPlan, lane: Lane, ticket: Ticket, one: Preemptib
 
 
 def _against(ticket: Ticket, one: PreemptibleJob) -> PreemptibleJob:
-    """Return the running job with the values by which the preemption for `ticket` ranks it. If the priority
-    of the running job is lower, its due time is after that of every job of higher priority."""
+    """Return the running job with the values by which it is compared when jobs are preempted for the waiting
+    job `ticket`. If the priority of the running job is lower, its due time is after that of every job of
+    higher priority."""
     return (
         one._replace(due=inf, work=inf, loses_seconds=inf)
         if one.priority < -ticket[NEGATIVE_PRIORITY]

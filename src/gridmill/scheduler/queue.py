@@ -20,13 +20,13 @@ ranks are often equal up to the run."""
 Ticket: TypeAlias = tuple[int, float, int, int, str, "JobClass", float, float]
 """A waiting job: its rank, its class, the time since which it has waited (all its waits together), and its
 expected work (gridmill.domain.ordering). The ranks of two jobs differ, so classes are never compared. A
-ticket is made once, when the job enters the queue, and every plan uses the ticket unchanged. A ticket is not
-a named tuple, because plans compare and read tickets in their inner loops: with named tuples, plans take 3 %
-to 15 % longer."""
+`Ticket` is made once, when the job enters the queue, and every plan uses it unchanged. A `Ticket` is not a
+named tuple, because plans compare and read tuples of this type in their inner loops: with named tuples,
+plans take 3 % to 15 % longer."""
 
 DelayedEntry: TypeAlias = tuple[int, float, str, Ticket]
-"""An entry in the order of delayed jobs is (-priority, time since which the job has waited, JobRun id,
-ticket). The entry of the most delayed job is first."""
+"""An entry in the order of delayed jobs is (-priority, time since which the job has waited, JobRun id, the
+`Ticket` of the job). The entry of the most delayed job is first."""
 
 NEGATIVE_PRIORITY: Final = 0
 DUE: Final = 1
@@ -34,7 +34,7 @@ JOB_RUN_ID: Final = 4
 JOB_CLASS: Final = 5
 SINCE: Final = 6
 WORK: Final = 7
-"""The positions of the elements in a ticket. The first five elements of a ticket are the elements of the
+"""The positions of the elements in a `Ticket`. The first five elements of a `Ticket` are the elements of the
 rank."""
 
 
@@ -101,7 +101,7 @@ def turn_rank_of(job_run: JobRun, run: Run) -> Rank:
 class QuotaClaim:
     """The CPUs, memory and GPUs that a job takes from the quota of its project, with all ranks of a gang. A
     job that requests no CPUs is counted as one CPU. A job holds one place for each GPU, or one place if it
-    has no GPUs. The claim is computed once for a class, because plans need it for every job."""
+    has no GPUs. The amounts are computed once for a class, because plans need them for every job."""
 
     __slots__ = ("cpus", "gpus", "memory_bytes", "places", "project")
 
@@ -202,7 +202,8 @@ class JobQueue:
 
     @property
     def smallest_memory(self) -> int:
-        """Return the smallest memory that a waiting job requests, in bytes. 0 if the queue is empty."""
+        """Return the smallest memory that a waiting job requests, in bytes. The result is 0 if the queue is
+        empty."""
         first = self.by_memory.first()
         return first.memory_bytes if first else 0
 

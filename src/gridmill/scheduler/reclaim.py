@@ -47,8 +47,8 @@ def reclaim(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool) -> bo
 
 
 def _of_use(lane: Lane, demand: Demand) -> list[PodCapacity]:
-    """Return the lane's pods into which ranks of a gang fit, if new pods would be no larger. A gang that
-    needs these pods also needs additional pods, so these pods must not be replaced."""
+    """Return the pods of the resource into which ranks of a gang fit, if new pods would be no larger. A gang
+    that needs these pods also needs additional pods, so these pods must not be replaced."""
     if demand.workers == 1 or lane.resource.memory_bytes is None:
         return []
     return [

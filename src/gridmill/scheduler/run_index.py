@@ -28,8 +28,8 @@ from gridmill.scheduler.sorted_tuples import SortedTuples
 
 
 class ExclusiveTurns:
-    """The jobs by the name of the artifact that they make: the running jobs, and the waiting jobs in the
-    order of their ranks."""
+    """The running jobs, and the waiting jobs in the order of their ranks, by the name of the artifact that
+    they make."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[Rank]] = {}
@@ -109,10 +109,10 @@ class JobsByResource:
     """The jobs of active runs by resource. `waiting` jobs are ready, and `blocked` jobs still wait for jobs
     that they need.
 
-    Several ready jobs may make the same artifact (the same job of several runs; see `turn_of`). Among the
-    jobs that make the same artifact, the queue contains only the job that is next, and no job while one of
-    them runs. Only one job may make an artifact at a time because versions have one order, and because two
-    jobs must not write into the same table at the same time.
+    Several ready jobs may make the same artifact, for example the same job in several runs (see `turn_of`).
+    Among the jobs that make the same artifact, the queue contains only the job that is next, and no job
+    while one of them runs. Only one job may make an artifact at a time because versions have one order, and
+    because two jobs must not write into the same table at the same time.
 
     `held` and `held_until` have the waiting jobs that have a `not_before`. A job whose run is not known yet
     is in no queue until the run is inserted.

@@ -134,7 +134,7 @@ class WorkLaw:
 
 Cycle = Callable[[int, float], float]
 """A function that returns the time in which each of n workers does its next piece of work, if only one
-worker at a time can do a given fraction of it. The time is 1 if no worker has to wait."""
+worker at a time can do a given fraction of each piece. The time is 1 if no worker has to wait."""
 
 
 def exponential_cycle(workers: int, share: float) -> float:
@@ -248,8 +248,8 @@ def _fitted(trials: Sequence[WorkMeasurement], free: tuple[Direction, ...]) -> _
 
 
 def _queue(trials: Sequence[WorkMeasurement], cycle: Cycle) -> _FittedLaw:
-    """Return the queue that explains the trials best. If several shares explain them equally well, the
-    function returns the queue with the smallest share."""
+    """Return the queue that explains the trials best. If several fractions D explain the trials equally
+    well, the function returns the queue with the smallest fraction."""
 
     def fitted(share: float) -> _FittedLaw:
         paces = [cycle(trial.workers, share) for trial in trials]
@@ -461,8 +461,7 @@ class TimeCurve:
         return self.law.alone * self.cpu_share / self.cpus if self.cpus else 0.0
 
     def most_busy(self) -> float:
-        """The number of workers that keep all CPUs busy. If there are more workers than that, they do not
-        compute faster."""
+        """The number of workers that keep all CPUs busy. More workers than this do not shorten the run."""
         return self.cpus / self.cpu_share if self.cpu_share and self.cpus else float("inf")
 
     def speedup(self, workers: int) -> float:

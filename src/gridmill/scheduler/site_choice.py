@@ -29,10 +29,10 @@ def choose(alternatives: Sequence[ResourceAlternative], current: str = "", moves
     """Return the alternative with the earliest expected result at home. If several alternatives are equal,
     the function returns the alternative that the job names first.
 
-    An alternative of unknown duration is chosen if the job names it first, because the author of the list
-    knows best. An alternative with a known duration but an unknown wait has a queue, so it comes after the
-    alternatives for which both are known. `current` is the resource in whose queue the job is, after `moves`
-    moves. The job moves only if the gain is large enough.
+    If the duration on an alternative is unknown, this alternative is chosen only if the job names it first,
+    because the author of the list knows best. An alternative with a known duration but an unknown wait has a
+    queue, so it comes after the alternatives for which both are known. `current` is the resource in whose
+    queue the job is, after `moves` moves. The job moves only if the gain is large enough.
     """
     possible = [one for one in alternatives if not one.problem]
     present = [one for one in possible if not one.unreachable] or possible or list(alternatives)
@@ -165,10 +165,10 @@ ELSEWHERE = frozenset({SiteKind.CLUSTER})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputVersion:
-    """A version that a job reads, with the bytes that sites lack. `size_bytes` is None if no version exists
-    yet. `missing_bytes` is the number of bytes of the version that are missing, by site; sites without an
-    entry lack all of its bytes. `made_by` is the job of the same run that first makes a new version; if
-    `made_by` is empty, the job reads the existing version."""
+    """A version that a job reads, with the number of its bytes that each site does not have. `size_bytes` is
+    None if no version exists yet. `missing_bytes` is the number of bytes of the version that are missing, by
+    site; sites without an entry lack all of its bytes. `made_by` is the job of the same run that first makes
+    a new version; if `made_by` is empty, the job reads the existing version."""
 
     name: str
     size_bytes: int | None = None

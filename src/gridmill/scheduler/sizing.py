@@ -54,8 +54,8 @@ SPILLED = 0.5
 """The memory of a job that spills grows with this power of its number of rows. In measurements of jobs that
 spill, a quarter more rows needed 0 to 12 % more memory."""
 ENOUGH = 1.25
-"""If an attempt had more than this factor times the memory that other attempts needed, it used more only
-because it had more."""
+"""If an attempt had more than this factor times the memory that other attempts needed, it used more memory
+only because its limit was higher."""
 GROWTH, LATER_GROWTH = 2, 4
 """The growth factors of the memory of a job that ran out of memory: after the first kill, and after later
 kills of a job whose size was an estimate."""
@@ -279,8 +279,8 @@ def _settings_ratio(job: Job, measurement: Measurement) -> float:
 
 
 def model_bytes(job: Job, size: JobSize, parallel: ParallelTiming | None) -> int:
-    """Return the memory estimate in bytes for an attempt with that many workers. 0 if it does not depend on
-    the settings."""
+    """Return the memory estimate in bytes for an attempt with that many workers. The result is 0 if the
+    memory does not depend on the settings of the job."""
     return memory_of(job, size, _crew(parallel) if parallel else 1) if knows_settings(job) else 0
 
 
@@ -297,7 +297,8 @@ def _frugal(
     job: Job, size: JobSize, measured: tuple[Measurement, ...], parts: int
 ) -> tuple[Measurement, ...]:
     """Return the measurements without the attempts that had far more memory than other attempts needed. The
-    function leaves such attempts out for kinds of jobs that use more memory if they have more."""
+    function leaves such attempts out for kinds of jobs that use more memory if their memory limit is
+    higher."""
     if not footprint_of(job).spills:
         return measured
     had = [

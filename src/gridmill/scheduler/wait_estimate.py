@@ -46,8 +46,8 @@ class OccupiedPlace(NamedTuple):
 class WaitSimulation:
     """A simulation of the queue of one resource. `places` is the number of jobs that run at the same time.
     `here` has the attempts that run on the resource now, with their expected ends. `elsewhere` has the
-    attempts on other resources, which also count as use of their projects. `standings` has the standings of
-    the projects now; the simulation changes them.
+    attempts on other resources, which also count as use of their projects. `standings` has the use and the
+    limits of each project at the start of the simulation, which then changes them.
 
     If several projects wait, the project with the lowest use is first, as in a plan
     (gridmill.scheduler.fair_share). If a project has reached its quota, jobs of other projects start before
@@ -73,9 +73,9 @@ class WaitSimulation:
     def starts(
         self, lines: Mapping[str, Iterator[Ticket]], lasts: Callable[[Ticket], float | None]
     ) -> Iterator[tuple[Ticket, float]]:
-        """Return the jobs in the order in which they start, with their start in seconds from now. `lines`
-        has the waiting jobs, by project. `lasts` returns the duration of a job in seconds. The iteration
-        stops after the first job whose duration is unknown."""
+        """Return the jobs in the order in which they are expected to start, each with its start time in
+        seconds from now. `lines` has the waiting jobs, by project. `lasts` returns the duration of a job in
+        seconds. The iteration stops after the first job whose duration is unknown."""
         heads = {name: head for name, line in lines.items() if (head := next(line, None)) is not None}
         while (first := self._first(heads.values())) is not None:
             demand = first[JOB_CLASS].demand
@@ -92,8 +92,8 @@ class WaitSimulation:
                 heads[demand.project] = following
 
     def _first(self, heads: Iterable[Ticket]) -> Ticket | None:
-        """Return the job that starts when the next place is free and its quota allows it. The result is None
-        if there is no such job."""
+        """Return the next job that starts when a place becomes free and the quota of its project allows it.
+        The result is None if there is no such job."""
         self._go_on(self._free[0])
         while heads:
             ready = [head for head in heads if not self._standing(head).is_over(head[JOB_CLASS])]
@@ -135,7 +135,8 @@ LOW, LIKELY, HIGH = 0.2, 0.5, 0.8
 _LAST = ""
 """The id of a simulated job that is not in the queue yet."""
 MOST_BEFORE = 500
-"""If more jobs than this are before a job, its wait is not estimated, because errors would add up."""
+"""If more jobs than this wait before a job, the wait of the job is not estimated, because errors would add
+up."""
 
 
 class WaitForecast(NamedTuple):
@@ -241,8 +242,8 @@ class WaitForecasts:
         }
 
     def _starts(self, resource: str, places: int, share: float) -> Mapping[str, float]:
-        """Return the start of each waiting job, if every job takes as long as the quantile `share` of
-        similar jobs."""
+        """Return the expected start time of each waiting job, in seconds from now, if every job takes as
+        long as the quantile `share` of similar jobs."""
         return {
             ticket[JOB_RUN_ID]: began
             for ticket, began in self._simulated(resource, places, share)
@@ -252,8 +253,8 @@ class WaitForecasts:
     def _simulated(
         self, resource: str, places: int, share: float, last: Ticket | None = None
     ) -> Iterator[tuple[Ticket, float]]:
-        """Return the starts of the waiting jobs and, if there is a `last` job, the start of this job behind
-        all others."""
+        """Return the expected start time of each waiting job. If `last` is set, the result also has the
+        expected start time of this additional job, which waits behind all other jobs."""
         lines = dict(_lines(self._queue(resource)))
         if last is not None:
             project = last[JOB_CLASS].project

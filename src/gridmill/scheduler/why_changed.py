@@ -33,8 +33,8 @@ class ReadVersion:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvenanceComparison:
     """The comparison of a job's present provenance with the provenance of an earlier version, with the
-    versions and the code files that each of them reads. `code_before` is None if the earlier files are no
-    longer known."""
+    versions and the code files that belong to each of the two. `code_before` is None if the earlier files
+    are no longer known."""
 
     job: str
     now: Provenance

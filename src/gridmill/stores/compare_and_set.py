@@ -1,7 +1,8 @@
 """Compare-and-set, as every record store implements it. Changes are applied in order, and each change names
 the version that it expects.
 
-`Store.counters` stores the highest numbers that ids have used, also after the records were deleted.
+`Store.counters` returns the highest numbers that were used in ids, also after the records with these ids
+were deleted.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,8 +43,8 @@ def address_of(change: Change) -> Address:
 
 
 def check_versions(changes: Iterable[Change], version_of: Callable[[Address], int]) -> None:
-    """Raises StaleVersionError unless each change finds the version that it expects. Earlier changes of the
-    list are taken into account.
+    """Raises StaleVersionError unless each change finds the version that it expects. For each change, the
+    earlier changes of the list are treated as applied.
 
     `version_of` returns the version of a record in the store, or 0 if there is no such record.
     """

@@ -54,7 +54,7 @@ class Cursor(Protocol):
 
     @property
     def rowcount(self) -> int:
-        """Returns the number of rows that the last statement changed, summed over all its values."""
+        """Returns the number of rows that the last statement changed, for all rows of values together."""
 
     def execute(self, statement: str, values: Values = ..., /) -> object:
         """Execute one statement once."""
@@ -96,7 +96,8 @@ class Dialect:
     writing."""
     spell: Callable[[str], str]
     lost: Callable[[Connection], bool]
-    """Returns whether a connection is known to be lost. The function sends no query to the server."""
+    """A function that returns whether a connection is known to be lost. The function sends no query to the
+    server."""
     tables: str
     """The query that returns the names of all tables."""
     number: str
@@ -106,11 +107,12 @@ class Dialect:
     shared: bool
     """True if several homes can use the database (see ownership.py)."""
     toolkit: str
-    """The name that SQLAlchemy has for this database. Migrations need this name."""
+    """The name that SQLAlchemy uses for this kind of database, such as `sqlite`. Migrations need this
+    name."""
     failures: type[Exception]
     broken_rule: type[Exception]
-    """The classes of the errors that the driver raises. `broken_rule` is the error for a row that already
-    exists."""
+    """The classes of the errors that the driver raises. The error class `broken_rule` means that a row with
+    the same key already exists."""
     lenient: Callable[[Connection], None]
     """Allows a connection to read text that is not UTF-8, because damage to the database can cause such
     text."""
@@ -118,13 +120,13 @@ class Dialect:
     """The query that checks the complete database and returns problems of its structure. The query is empty
     if the database cannot check itself."""
     space: Callable[[Connection], StoreSpace]
-    """Returns the space that the database uses on the disk."""
+    """A function that returns the space that the database uses on the disk."""
     release: Callable[[Connection], bool]
-    """Returns some free space to the file system. The function must be called outside a transaction. The
-    result shows whether there is more space to release."""
+    """A function that returns some free space to the file system. The function must be called outside a
+    transaction. The result is true if there is more space that can be returned."""
     unknown: type[StorageError]
-    """The class of an error that is not in the table of causes. For a server, the class means that the
-    server may become available again."""
+    """The class of an error that is not in the table of causes. For a database server, this class means that
+    the server may become available again."""
 
 
 @contextmanager
@@ -255,8 +257,9 @@ class Connections:
         return rows
 
     def close(self) -> None:
-        """Closes all connections. The reading connections are closed first. When the last connection to a
-        SQLite file is closed, its log is merged, and only one file remains."""
+        """Closes all connections. The connections that read are closed before the connection that writes.
+        When the last connection to a SQLite file is closed, SQLite merges its log into this file, so that
+        only one file remains."""
         while self._free:
             self._free.pop().close()
         self._writer.close()

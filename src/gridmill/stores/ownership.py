@@ -39,8 +39,8 @@ class StoreLock:
         """Takes the lock, unless this session already has it. Raises StoreInUseError, which names the owner,
         if another owner has the lock.
 
-        If an earlier session of the same owner still exists, this session is ended and StoreLostError is
-        raised.
+        If an earlier session of the same owner still has the lock, that earlier session is ended and
+        StoreLostError is raised.
         """
         if not self._dialect.shared:
             return

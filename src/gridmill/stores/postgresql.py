@@ -24,7 +24,8 @@ _LOCK = 0x6772_6964  # an arbitrary number of Gridmill: "grid"
 
 
 def at(url: str) -> Dialect:
-    """Returns the dialect for the database at this URL. The function does not connect. Raises InputError."""
+    """Returns the dialect for the database at this URL. The function does not connect to the database.
+    Raises InputError."""
     address = _address(url)
     driver = _driver(_shown(address))
     return Dialect(

@@ -36,8 +36,8 @@ def _checksum(*parts: str) -> int:
 
 
 def record_checksum(noun: str, key: str, version: int, parent: str, live: int, body: bytes) -> int:
-    """Returns the checksum of a record. `live` is 0 or 1. Raises ValueError if a text is not valid
-    Unicode."""
+    """Returns the checksum of a record. The argument `live` is 0 or 1. Raises ValueError if a text is not
+    valid Unicode."""
     return crc32(body, crc32(f"{noun}\0{key}\0{version}\0{parent}\0{+live}\0".encode()))
 
 
@@ -148,7 +148,7 @@ def read_record(row: Row) -> Record:
 
 
 def check_event(columns: Sequence[str], row: Row, checksum: object) -> None:
-    """Raises DamagedRowError if the event does not match its checksum."""
+    """Checks an event, and raises DamagedRowError if the row of the event does not match its checksum."""
     try:
         if event_checksum(dict(zip(columns, row, strict=True))) == checksum:
             return
@@ -158,7 +158,7 @@ def check_event(columns: Sequence[str], row: Row, checksum: object) -> None:
 
 
 def counter_rows(used: Mapping[str, int]) -> list[Values]:
-    """Returns the rows with the highest used numbers of ids."""
+    """Returns the rows that store the highest used number of ids for each name."""
     return [
         {"name": name, "value": value, "checksum": counter_checksum(name, value)}
         for name, value in used.items()
@@ -166,13 +166,13 @@ def counter_rows(used: Mapping[str, int]) -> list[Values]:
 
 
 def is_counter(name: object, value: object, checksum: object) -> bool:
-    """Returns whether the row of a number matches its checksum."""
+    """Returns whether a row with the highest used number of ids matches its checksum."""
     return isinstance(name, str) and isinstance(value, int) and counter_checksum(name, value) == checksum
 
 
 def describe(row: Row, problem: str) -> DamagedRecord:
-    """Describes a damaged row. The information comes from its body if the body can be decoded, and otherwise
-    from its columns."""
+    """Describes a damaged row. The information comes from the body of the row if the body can be decoded,
+    and otherwise from the columns of the row."""
     _, noun, key, version, parent, _, body, checksum = row
     with suppress(InputError, KeyError, ValueError, TypeError, AttributeError):
         meant = decode(body, CLASSES[noun])
@@ -247,7 +247,8 @@ class DamageNotes:
             return {place: one for (table, place), one in self._known.items() if table == RECORDS}
 
     def drop(self, positions: Sequence[object]) -> None:
-        """Forgets records that were moved to the table of damaged records or were repaired."""
+        """Removes records from the collection that were moved to the table of damaged records or were
+        repaired."""
         with self._lock:
             for position in positions:
                 self._known.pop((RECORDS, position), None)

@@ -24,8 +24,9 @@ class Salvage:
 
 
 def salvage(path: Path) -> Salvage:
-    """Returns the readable records and numbers, or none if the file is not a database. The argument must be
-    a copy of the file, because SQLite writes to the file when it merges the log after a crash."""
+    """Returns the records and numbers that can be read; there are none if the file is not a database. The
+    argument must be a copy of the file, because SQLite writes to the file when it merges the log after a
+    crash."""
     nouns: tuple[Noun, ...] = ()
     counters: dict[str, int] = {}
     with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as connection:

@@ -1,6 +1,5 @@
-"""The record store over SQL databases: SQLite in a file, or PostgreSQL by its URL.
-
-Opening the store creates or migrates its tables, or refuses the database with a reason. Only one control node
+"""The record store in an SQL database, which is SQLite in a file, or PostgreSQL at a URL. When the store is
+opened, its tables are created or migrated, or the database is refused with a reason. Only one control node
 at a time owns a store, while its writing connection exists.
 """
 
@@ -125,7 +124,8 @@ _ORDERS: Mapping[Order, tuple[str, str, str]] = {
     Order.NEWEST_FIRST: ("position", "<", "DESC"),
     Order.BY_KEY: ("key COLLATE BINARY", ">", "ASC"),
 }
-"""The SQL texts for each order: the column, the comparison with the mark of the page, and the direction."""
+"""The SQL texts for each order of records: the column, the comparison with the position or key at which the
+page begins, and the direction."""
 
 _NAMES = 100
 _PARENTS = f"""
@@ -142,7 +142,8 @@ SELECT {RECORD} FROM record WHERE noun = '{JobRun.__name__}' AND parent IN (
 
 
 class SqlStore:
-    """Implements `gridmill.ports.store.Store`. One connection writes, under a lock, and others read."""
+    """Implements `gridmill.ports.store.Store`. One connection writes under a lock, and several other
+    connections read."""
 
     def __init__(self, dialect: Dialect) -> None:
         """Opens the database, and creates or migrates its tables. Raises StorageError."""
@@ -159,7 +160,7 @@ class SqlStore:
                 raise
 
     def own(self, owner: str) -> None:
-        """See Store. For a SQLite store, no other lock than the lock of its home is needed."""
+        """See Store. A SQLite store needs no lock except the lock of its home."""
         with self._lock, translated(self._dialect):
             self._ownership.take(self._connections.writer(), owner)
 
@@ -375,7 +376,7 @@ class SqlStore:
         return used
 
     def _read_counters(self) -> tuple[dict[str, int], Sequence[str]]:
-        """Returns the highest numbers of ids, and the names of damaged rows."""
+        """Returns the highest used number of ids for each name, and the names whose rows are damaged."""
         used: dict[str, int] = {}
         damaged: list[str] = []
         for name, value, checksum in self._rows(_COUNTERS):

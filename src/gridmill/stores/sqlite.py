@@ -69,7 +69,7 @@ def _decoded(text: bytes) -> str:
 
 
 _STEP_PAGES = 1000
-"""The number of database pages that are released in one step. A commit waits for one step at most."""
+"""The number of database pages that are released in one step. A commit waits for at most one such step."""
 _REWRITTEN_SHARE = 4
 _INCREMENTAL = 2
 

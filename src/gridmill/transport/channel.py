@@ -109,8 +109,8 @@ NewLiveness: TypeAlias = Callable[[Monotonic], Liveness]
 
 _LOG = logging.getLogger(__name__)
 SEND_LIMIT_BYTES = 64 * 2**20
-"""If a pod has not read this many bytes, it is disconnected. After the disconnection, the pod connects again
-and gets the messages that are still valid."""
+"""If a pod has not read this many bytes, it is disconnected. After that, the pod connects again and gets the
+messages that are still valid."""
 GREETING_LIMIT_BYTES = 2**20
 """The size limit in bytes for the first line of a pod. The limit ensures that an unknown client which sends
 nothing valid uses little memory."""
@@ -159,8 +159,8 @@ class Channel:
         return True
 
     def send(self, lines: bytes) -> bool:
-        """Sends as much of the lines as possible now, and queues the other bytes. The channel ends if the
-        pod has left too many bytes unread."""
+        """Sends as many bytes of the lines as possible now, and queues the remaining bytes. The channel ends
+        if the pod has left too many bytes unread."""
         if self._farewell is not None:
             return True
         if self.wire.pending_bytes() > SEND_LIMIT_BYTES:

@@ -20,8 +20,8 @@ class HomeListeners:
     is in HOME/tls, and their ports are in HOME/doors.json.
 
     Pods can run longer than the control node, and have only the address with which they were started.
-    Therefore the same host keeps the same port and certificate as long as the home exists. This class is
-    safe to call from several threads.
+    Therefore the listener for a host has the same port and the same certificate as long as the home exists.
+    This class is safe to call from several threads.
     """
 
     def __init__(self, links: PodLinkServer, home: Path, now: Callable[[], float]) -> None:

@@ -1,5 +1,5 @@
-"""The pod's end of a link, over any kind of wire, and functions that open a link over a Unix socket or
-TLS."""
+"""The pod's side of a link to the control node, over any kind of wire, and functions that open a link over a
+Unix socket or TLS."""
 
 import logging
 import select
@@ -55,7 +55,8 @@ class StreamLink:
         self._liveness: Liveness | None = None
 
     def connect(self) -> bool:
-        """Tries for at most 0.2 s to open the link. The next call continues at the same step."""
+        """Tries for at most 0.2 s to open the link. If the link is not open after this time, the next call
+        continues at the same step."""
         if self._wire is not None:
             return True
         if self._opening is None:

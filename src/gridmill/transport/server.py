@@ -1,5 +1,5 @@
-"""The control node's end of all its links: a thread that moves messages, and the queues between this thread
-and the control loop.
+"""The control node's side of its links to pods: a thread that sends and receives messages, and the queues
+between this thread and the control loop.
 
 One thread runs an event loop for all channels, with a selector for sockets and with polling for spool
 folders.
@@ -57,8 +57,8 @@ class EventLoop:
     """The event loop for all channels of a control node. The event loop is not thread-safe, because
     `PodLinkServer` runs it in its own thread.
 
-    `deliver` gets each message and its size in bytes. If a channel has delivered any message, its end is
-    delivered once, as None.
+    `deliver` gets each message and its size in bytes. When a channel that has delivered a message ends, None
+    is delivered once for this channel.
     """
 
     def __init__(self, deliver: Callable[[ReceivedMessage, int], None], monotonic: Monotonic) -> None:
@@ -85,7 +85,8 @@ class EventLoop:
         new_liveness: NewLiveness | None = None,
         most: int | None = None,
     ) -> None:
-        """Accepts connections from `listener`. At most `most` of them exist at the same time."""
+        """Accepts connections from `listener`. At most `most` of these connections exist at the same
+        time."""
         limited = None if most is None else _Limited(most)
 
         def watcher(_: int) -> None:
@@ -218,8 +219,8 @@ class EventLoop:
             self._serve_socket(channel)
 
     def _has_room(self, limited: "_Limited") -> bool:
-        """Returns whether another connection may be accepted. To make space for it, the function closes the
-        oldest connection that has sent no message."""
+        """Returns whether another connection may be accepted. If the limit is reached, the function closes
+        the oldest connection that has sent no message."""
         for number in [number for number in limited.numbers if number not in self._channels]:
             del limited.numbers[number]
         if len(limited.numbers) < limited.most:
@@ -283,9 +284,9 @@ _BREATH_SECONDS = 0.1  # after an internal error, so that an error in each turn 
 
 
 class PodLinkServer:
-    """Implements LinkServer. `on_ready` is called in the thread of the links after a message arrived or a
-    channel closed. `on_ready` must return immediately and must not raise an error. All methods may be called
-    from any thread."""
+    """Implements LinkServer. The function `on_ready` is called in the thread of the links after a message
+    has arrived or a channel has been closed. `on_ready` must return immediately and must not raise an error.
+    All methods may be called from any thread."""
 
     def __init__(
         self,
@@ -337,8 +338,8 @@ class PodLinkServer:
             return False
 
     def listen_tls(self, host: str, port: int, certfile: Path, keyfile: Path) -> tuple[int, str]:
-        """Accepts pods over TLS. Returns the port (if `port` is 0, the system selects one) and the
-        fingerprint of the certificate.
+        """Accepts pods over TLS. Returns the port at which the server listens (a free port if `port` is 0),
+        and the fingerprint of the certificate.
 
         Raises InputError if the files cannot be used, and UnavailableError if the address cannot be used.
         """

@@ -17,8 +17,8 @@ class Wire(Protocol):
         """Returns the file descriptor for a selector, or None if there is none and `read` must be polled."""
 
     def read(self) -> bytes | None:
-        """Returns the available bytes, up to a limit, or empty bytes if there are none. Returns None if the
-        stream has ended."""
+        """Returns the available bytes, up to a limit, or empty bytes if no bytes are available. Returns None
+        if the stream has ended."""
 
     def write(self, data: bytes) -> bool:
         """Queues `data` and sends as much of it as possible. Returns False if the wire is broken."""
@@ -34,7 +34,8 @@ class Wire(Protocol):
         information."""
 
     def end(self) -> None:
-        """Ends the sending direction. Bytes that were sent before still arrive. May be repeated."""
+        """Ends the sending direction. Bytes that were sent before this call still arrive. May be
+        repeated."""
 
     def close(self) -> None:
         """Closes the wire and releases all its resources. The call may be repeated."""

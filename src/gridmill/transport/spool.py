@@ -10,8 +10,8 @@ A file is written under another name and then renamed, so that it appears only w
 reader deletes each file after reading it. An empty file ends the stream. Each connection has its own folder,
 so a file of an earlier connection cannot be mistaken for a file of the present connection. The first file of
 the control node is its answer to the pod that opened the connection. Each start of a control node begins a
-new epoch and deletes the folders of earlier epochs. A pod notices the end of its epoch, and learns from this
-that it must connect again and send Hello.
+new epoch and deletes the folders of earlier epochs. When a pod notices the end of its epoch, it connects
+again and sends Hello.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ _ANSWER_SECONDS = 90.0
 
 
 class SpoolWire:
-    """A wire that uses two folders, one for each direction. With `owns`, closing the wire deletes the folder
-    of the connection. Only the control node does this."""
+    """A wire that uses two folders, one for each direction. With `owns`, the folder of the connection is
+    deleted when the wire is closed. Only the control node sets `owns`."""
 
     def __init__(self, connection: Path, *, read_from: str, write_to: str, owns: bool) -> None:
         self.connection = connection
@@ -94,7 +94,7 @@ class SpoolWire:
         return False
 
     def pending_bytes(self) -> int:
-        """Returns the number of bytes in files that the reader has not deleted yet."""
+        """Returns the number of bytes in the files that the other end has not read and deleted yet."""
         if self._written_bytes > _COUNT_FROM_BYTES:
             self._forget_read()
         return self._written_bytes

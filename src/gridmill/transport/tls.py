@@ -1,5 +1,5 @@
-"""The link over TLS. The pod accepts only the control node's certificate with the expected fingerprint, so
-no certificate authority is needed."""
+"""The link over TLS. A pod accepts only the certificate of the control node that has the expected
+fingerprint, so no certificate authority is needed."""
 
 import errno
 import hashlib

@@ -62,7 +62,7 @@ def dial(path: Path) -> socket.socket:
 
 def listen(path: Path) -> socket.socket:
     """Returns a listening socket at `path` with mode 0600. If a killed process left a socket file at the
-    path, it is replaced.
+    path, the file is replaced.
 
     Missing folders are created so that only this user has access. Raises HomeInUseError if a process answers
     at the path, and StorageError if the path cannot be used.
@@ -92,8 +92,8 @@ def _check_free(path: Path) -> None:
 
 
 def _bind(path: Path) -> socket.socket:
-    """Binds the socket at another path, restricts the access, and then renames it. Therefore the file at
-    `path` is always a socket that can be used."""
+    """Binds the socket to a temporary path, restricts the access to the file at this path, and then renames
+    the file to `path`. Therefore the file at `path` is always a socket that can be used."""
     temporary = path.with_name(f".{os.urandom(4).hex()}")
     sock = socket.socket(socket.AF_UNIX)
     try:

@@ -61,8 +61,8 @@ def _not_now(deployment_id: str, error: UnavailableError) -> str:
 def _bring_up(
     channels: Channels, limits: ControlTimeouts, site: SitePort, deployment: Deployment
 ) -> tuple[str, ...]:
-    """Start the pods of a deployment and return their ids. The function uses only the port of the site.
-    Raises UnavailableError."""
+    """Start the pods of a deployment and return their ids. The function uses no records, only the interface
+    `SitePort` of the site. Raises UnavailableError."""
     orders = [
         PodOrder(
             pod_id=pod.id,

@@ -63,8 +63,8 @@ def may_have_lost_versions(ledger: Ledger) -> bool:
 
 
 def set_right(ledger: Ledger, transaction: Transaction) -> None:
-    """Make runs consistent if the store has lost some of their records. The function is called after the
-    ledger has loaded the store."""
+    """Make runs consistent if the store has lost some of their records. The function is called after all
+    records were loaded from the store."""
     snapshot = ledger.snapshot
     damaged = ledger.store.damage()
     for job_run in tuple(snapshot.job_runs.values()):

@@ -82,8 +82,8 @@ def settle_attempt(
 ) -> None:
     """Record all consequences of the end of an attempt, in one transaction.
 
-    If a defect of Gridmill prevents this, or if the manifests of its versions cannot be written, only that
-    attempt fails.
+    If a defect of Gridmill prevents this, or if the manifests of the attempt's versions cannot be written,
+    only that attempt fails.
     """
     inner = transaction.within()
     try:
@@ -161,8 +161,8 @@ def _part_report(ended: Attempt) -> PartReport | None:
 def _whole(transaction: Transaction, job_run: JobRun, outcome: AttemptOutcome) -> AttemptOutcome | None:
     """Return the outcome from which the whole job is measured. If the job ran in parts, the result is the
     outcome of the attempt that combined the parts, with the use of all parts. The result is None if the job
-    cannot be measured from the outcome. The outcome of a part does not measure the job, except that it shows
-    if a node needed more memory for an `each` job."""
+    cannot be measured from the outcome. A job is not measured from the outcome of one of its parts. An
+    `each` job is an exception if one of its nodes needed more memory."""
     if job_run.part is not None:
         return outcome if job_run.part.node and outcome.cause == Cause.MEMORY else None
     if not job_run.parts:
@@ -177,8 +177,8 @@ def _whole(transaction: Transaction, job_run: JobRun, outcome: AttemptOutcome) -
 def _parallel(
     job_run: JobRun, outcome: AttemptOutcome, part_reports: Sequence[PartReport]
 ) -> ParallelTiming | None:
-    """Return the parallel timing of a job in parts. For a prediction, the timing is the one that its workers
-    have reported; for any other job, its parts are treated as its workers."""
+    """Return the parallel timing of a job in parts. For a prediction, the timing is the timing that its
+    workers have reported. For any other job, the parts of the job are treated as its workers."""
     if outcome.parallel is not None:
         return parallel_of_swarm(outcome.parallel, part_reports)
     if has_workers(job_run.job):
@@ -398,7 +398,8 @@ def _site_of(ledger: Ledger, job_run: JobRun) -> str:
 
 
 def measure_nodes(transaction: Transaction, job_run: JobRun, parts: Sequence[JobRun]) -> None:
-    """Record the use of a job that ran on every node: its memory is that of the node that used most."""
+    """Record the use of a job that ran on every node. The recorded memory is the memory of the node that
+    used most."""
     uses = [(part, part.part_report.use) for part in parts if part.part_report is not None]
     neediest, _ = max(uses, key=lambda one: one[1].peak_memory_bytes)
     transaction.put(
@@ -421,8 +422,8 @@ def _use_of_all(job_run: JobRun, use: MeasuredUse) -> MeasuredUse:
 
 
 def _waited(job_run: JobRun, attempt: Attempt) -> float:
-    """Return the seconds for which the job waited until it was placed. 0 for a retry, because a retry also
-    waits for its backoff."""
+    """Return the seconds for which the job waited until it was placed. The result is 0 for a retry, because
+    a retry also waits for its backoff."""
     return max(0.0, attempt.placed - job_run.ready) if job_run.attempts == 1 and job_run.ready else 0.0
 
 

@@ -91,8 +91,8 @@ def _tables(versions: Sequence[Artifact], basis: str | None) -> Sequence[Artifac
 
 
 def _ratio(now: Sequence[Artifact], before: Sequence[Artifact]) -> float:
-    """Return the ratio of the rows of two sizes, otherwise the ratio of their bytes. 1 if neither is
-    known."""
+    """Return the ratio of the rows of two sizes, otherwise the ratio of their bytes. The result is 1 if
+    neither the rows nor the bytes are known."""
     for count in (_rows, _bytes):
         if (then := sum(map(count, before))) and (later := sum(map(count, now))):
             return later / then

@@ -143,7 +143,7 @@ def _dismiss(
 
 
 def _end(channels: Channels, transaction: Transaction, members: Sequence[Attempt], why: str) -> None:
-    """Ask the members to end that have not ended and were not asked before."""
+    """Ask each member to end, unless it has ended or was asked before."""
     for member in members:
         if member.outcome is None and not member.stop_requested and member.interrupted is None:
             transaction.put(replace(member, stop_requested=True))

@@ -60,8 +60,8 @@ def _parameters(ledger: Ledger, artifact: Artifact) -> Mapping[str, Given]:
 
 
 def names_of(catalog: Catalog, artifact: Artifact) -> tuple[str, ...]:
-    """Return the names that refer to a version now: `latest`, `best` if there are several versions, and
-    aliases."""
+    """Return the names that refer to a version now, which are `latest`, `best` (if there are several
+    versions) and aliases."""
     versions, aliases = versions_of(catalog.ledger, artifact.name), aliases_of(catalog.ledger, artifact.name)
     best = best_of(versions, best_by(catalog.ledger, artifact.name)) if len(versions) > 1 else None
     latest = latest_of(catalog, artifact.name) if versions else None

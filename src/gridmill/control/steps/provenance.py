@@ -205,7 +205,8 @@ def note_provenance(catalog: Catalog, transaction: Transaction, now: Provenance,
 
 
 def look_up_provenance(catalog: Catalog, transaction: Transaction, job_run: JobRun) -> Provenance | None:
-    """Return the provenance record of the job, ready to be changed; None if there is none."""
+    """Return the provenance record of the job, ready to be changed. The result is None if there is no such
+    record."""
     key = f"{job_run.name}#{job_run.fingerprint}"
     return transaction.get(Provenance, key) or catalog.ledger.look_up(Provenance, key)
 
@@ -293,8 +294,8 @@ def why_executes(
     catalog: Catalog, code: CodeFiles, run: Run, job_run: JobRun, now: Provenance, *, broken: str = ""
 ) -> str:
     """Return the reason why a job executes instead of being restored: the changes since its latest version,
-    or the rule by which it always executes. `broken` is the problem with the files of the version that could
-    otherwise be restored."""
+    or the rule by which it always executes. `broken` is the problem with the files of an earlier version,
+    which would be restored if its files were complete."""
     if job_run.probe is not None:
         return "a probe runs the job on a part of its data"
     if job_run.force:

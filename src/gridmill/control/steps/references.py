@@ -27,7 +27,8 @@ def fetch_artifact(catalog: Catalog, artifact_id: str) -> Artifact:
 
 
 def metrics_of(catalog: Catalog, version: Artifact) -> Mapping[str, float]:
-    """Return the metrics of a version, with those of the attempt that made it if its record exists."""
+    """Return the metrics of a version. If the attempt that made the version still has a record, the metrics
+    of this attempt are included."""
     result = catalog.metrics_of_versions.get(version.id)
     if result is None:
         attempt = catalog.ledger.read(Attempt, version.attempt_id) if version.attempt_id else None

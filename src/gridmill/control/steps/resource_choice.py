@@ -40,9 +40,10 @@ def chosen_resource(
     standing: bool = False,
     refused: str = "",
 ) -> tuple[Resource, ResourceChoice | None]:
-    """Return the resource of a ready job, and the reason for it if there was a choice. With `standing`, the
-    job is already in the queue of its resource. `refused` is the reason why the job can never run on that
-    resource. Raises PipelineError if a resource of the job was removed."""
+    """Return the resource that is chosen for a ready job, and the reason for the choice if the job may use
+    several resources. If `standing` is true, the job is already in the queue of its resource. `refused` is
+    the reason why the job can never run on that resource. Raises PipelineError if a resource of the job was
+    removed."""
     snapshot, job = joining.snapshot, job_run.job
     resources = resources_for(job, job_run.pipeline, snapshot.resources)
     if len(resources) == 1:
@@ -93,8 +94,8 @@ def _sized(snapshot: Snapshot, job_run: JobRun, size: JobSize, resource: Resourc
 
 
 def crowded_among(sites_seen: SiteStates, resources: Iterable[Resource]) -> Mapping[str, QueuePosition]:
-    """Return the resources of farms whose deployments wait in a queue or that have too few free GPUs, with
-    the queue at each."""
+    """Return the resources of farms whose deployments wait in a queue or that have too few free GPUs, each
+    with the position that a new deployment would have in the queue."""
     looks = ((one, sites_seen.farm_statuses.get(one.site)) for one in resources)
     lines = ((one.name, line_at(look, gpus_of(one))) for one, look in looks if look is not None)
     return {name: line for name, line in lines if line is not None}
@@ -201,8 +202,8 @@ def _moved(
 
 
 def may_flee(job_run: JobRun) -> bool:
-    """Return whether a job that is refused at its resource may use another resource. The number of moves of
-    a refused job to other resources is limited."""
+    """Return whether a job that is refused at its resource may use another resource. A refused job can move
+    to other resources only a limited number of times."""
     return _may_move(job_run) and job_run.moves < MOST_MOVES
 
 

@@ -184,9 +184,9 @@ def why_broken(
     then: Callable[[], None] = lambda: None,
 ) -> str | None:
     """Return the problem with the files of the first version that has a problem. The result is empty if no
-    version has a problem. The result is None while the files are being checked in the background; then
-    `then` is called and the next tick gets the result. The result of a check is returned once to its
-    `asker`."""
+    version has a problem. The result is None while the files are being checked in the background. After the
+    check, `then` is called, and the next tick gets the result. The result of a check is returned only once,
+    to the `asker` of the check."""
     stored = tuple(one for one in versions if one.output.uri)
     if not stored:
         return ""

@@ -333,9 +333,9 @@ def check_project(ledger: Ledger, pipeline: Pipeline) -> None:
 
 
 def _claim(ledger: Ledger, storage: Storage, counters: Counters, claimed: set[str], pipeline: str) -> None:
-    """Claim the pipeline's name in the storage root for this store, because two stores would overwrite
-    each other's results. If the pipeline never ran with this store, its run numbers continue after the
-    runs that left files in the storage root. Raises ConflictError."""
+    """Reserve the pipeline's name in the storage root for this store, because two stores would overwrite
+    each other's results. If the pipeline never ran with this store, its run numbers continue after the runs
+    that left files in the storage root. Raises ConflictError."""
     site = ledger.snapshot.sites.get(LOCAL)
     owner = site.settings.get("store") if site else None
     if owner and pipeline not in claimed:

@@ -13,7 +13,7 @@ from gridmill.plugins import find
 
 def chunks_of(pipeline: Pipeline, backfill: Backfill, values: Mapping[str, str]) -> tuple[Chunk, ...]:
     """Return the chunks of a backfill of the pipeline, oldest first, with `values` for other parameters. The
-    function uses the text and the code of the time when the pipeline was applied, not the present file.
+    function uses the text and the code with which the pipeline was applied, not the present file.
 
     Raises PipelineError if the text was not stored or does not use the range, and InputError.
     """
@@ -28,8 +28,8 @@ def _chunk(pipeline: Pipeline, span: tuple[str, str], values: Mapping[str, str])
 
 
 def with_values(pipeline: Pipeline, values: Mapping[str, str]) -> Pipeline:
-    """Return a stored pipeline with these parameter values, and with its code of the time when it was
-    applied. Raises PipelineError."""
+    """Return a stored pipeline with these parameter values, and with the code with which it was applied.
+    Raises PipelineError."""
     read_again = find("declarations", "yaml")  # this import loads YAML, which most nodes never need
     written = _written(pipeline, "other values need")
     read: Pipeline = read_again(written, folder=pipeline.folder, set_values=values)

@@ -70,7 +70,7 @@ def dispatch(control: Control) -> Plan:
 
 def mark_idle(ledger: Ledger, transaction: Transaction) -> bool:
     """Record the time since which a deployment has had no live attempt. Attempts that start now are treated
-    as live. `_start` clears the recorded time again.
+    as live. When a job starts on the deployment, the function `_start` clears the recorded time.
 
     The function returns whether a time was recorded, because the next plan may then release the deployment.
     """
@@ -170,9 +170,9 @@ def free_gpus(
     transaction: Transaction, ledger: Ledger, starts: Sequence[StartJob]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the numbers of the GPUs for each rank: the lowest numbers of the node's GPUs that no live
-    attempt uses. At other sites, the numbers count the GPUs that the site gave to the pod. Shares of a GPU
-    are taken from one GPU. If the GPUs for the ranks are not free, the result is empty, without an entry for
-    any rank."""
+    attempt uses. At the local site, the GPUs of the machine are numbered. At all other sites, the GPUs that
+    the site gave to the pod are numbered. Shares of a GPU are taken from one GPU. If the GPUs for the ranks
+    are not free, the result is empty, without an entry for any rank."""
     if not any(start.given.gpus for start in starts):
         return ((),) * len(starts)
     places = {

@@ -116,7 +116,7 @@ def _look(
     pods: Sequence[str],
 ) -> SiteObservation:
     """Start the pods that are missing after a crash or after the site refused them, then observe all pods.
-    The function uses only the port of the site."""
+    The function uses no records, only the interface `SitePort` of the site."""
     brought_up: set[str] = set()
     problems: dict[str, str] = {}
     for deployment in missing:
@@ -190,8 +190,8 @@ def _release_silent(
     deployment: Deployment,
     sights: Mapping[str, PodReport],
 ) -> None:
-    """Release a deployment if all its remaining pods run but none of them has had a link for too long. Pods
-    without a link never sent a Hello, or they hang, so their attempts are lost."""
+    """Release a deployment if all its remaining pods run, but none of the pods has been connected for too
+    long. Pods without a link never sent a Hello, or they hang, so their attempts are lost."""
     running = {name for name, sight in sights.items() if sight.status == PodStatus.RUNNING}
     now = clock.monotonic()
     left = [pod for pod in deployment.pods if pod.state != PodState.GONE]

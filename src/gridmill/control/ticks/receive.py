@@ -102,7 +102,7 @@ def _refusal(channels: Channels, deployment: Deployment | None, pod: Pod | None,
 
 def _reconcile(starting: Starting, transaction: Transaction, channel: int, hello: Hello) -> None:
     """Make the pod and the store consistent after a Hello: start the attempts that the pod does not know,
-    send stops again, and end attempts with an outdated token (fencing)."""
+    send Stop messages again, and end attempts with an outdated token (fencing)."""
     mine = {attempt.id: attempt for attempt in _live_on(starting.ledger, transaction, hello.pod_id)}
     for attempt in mine.values():
         if attempt.id in hello.attempts:

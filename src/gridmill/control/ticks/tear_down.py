@@ -94,8 +94,8 @@ def _tearing_down(
 
 
 def _tear_down(site: SitePort | None, declared: bool, pods: Sequence[str]) -> None:
-    """Stop the pods through the port of their site. The function uses only the port of the site. If the site
-    was removed, its pods do not have to be stopped. Raises UnavailableError."""
+    """Stop the pods through the interface `SitePort` of their site. The function uses no records. If the
+    site was removed, its pods do not have to be stopped. Raises UnavailableError."""
     if site is not None:
         site.tear_down(pods)
     elif declared:
@@ -104,8 +104,8 @@ def _tear_down(site: SitePort | None, declared: bool, pods: Sequence[str]) -> No
 
 def _torn_down(control: Control, deployment: Deployment, site: SitePort | None, done: Future[None]) -> None:
     """Record that a deployment has ended, unless this was recorded in the meantime. If the stop failed
-    because the `site` was not open yet, or was opened anew in the meantime, no problem is recorded, because
-    the new port is used soon."""
+    because the interface to the `site` was not open yet, or was opened anew in the meantime, no problem is
+    recorded, because the next try uses the new interface."""
     try:
         done.result()
     except UnavailableError as error:

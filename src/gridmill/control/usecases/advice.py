@@ -34,7 +34,8 @@ class _JobDeclaration:
 
 def advice_on(ledger: Ledger, job: Job, pipeline: str, went: str = "") -> Advice | None:
     """Return the advice from the measured workers of a job's attempts. The result is None if no attempt has
-    measured its workers. `went` is the resource that the job used last, if it may use several resources."""
+    measured its workers. `went` is the name of the resource that the job used last, if the job may use
+    several resources."""
     resources = resources_for(job, pipeline, ledger.snapshot.resources)
     resource = next((one for one in resources if one.name == went), resources[0])
     return advice_with(ledger, job, pipeline, resource)

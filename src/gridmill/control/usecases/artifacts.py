@@ -97,8 +97,8 @@ class VersionUseCases(UseCases):
             )
 
     def _check_measured(self, alias: Alias) -> None:
-        """Raise InputError if no version has the metric, because otherwise the mistake would appear only
-        when the alias is used."""
+        """Raise InputError if no version has the metric of a new alias, because otherwise the mistake would
+        appear only when the alias is used."""
         find_version(self._control.catalog, alias.name)
         metric = read_metric(alias.metric)[0]
         metric_names = {

@@ -239,9 +239,9 @@ def _is_of(thing: DiskItem, run_id: str) -> bool:
 
 
 def _old(version: Artifact) -> ReclaimableItem:
-    """Return a version beyond the retention of its job, with the size that its removal releases. For a
-    version of a sink, the size is 0, because its files belong to the table, and a later load deletes the
-    files that no version needs."""
+    """Return the item for a version that exceeds the retention of its job, with the number of bytes that its
+    removal frees. For a version of a sink, the size is 0, because its files belong to the table, and a later
+    load deletes the files that no version needs."""
     size = 0 if version.kind == ArtifactKind.SINK else version.output.size_bytes
     return ReclaimableItem(
         kind="version", name=version.id, why="older than the versions that its job retains", size_bytes=size

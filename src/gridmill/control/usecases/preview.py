@@ -36,7 +36,8 @@ follows the version with this id."""
 
 
 def next_of(version: str) -> str:
-    """Return the key for the expected missing bytes of the version after this version."""
+    """Return the key under which the expected missing bytes of the next version are stored, which will
+    follow this version."""
     return f"{version}, the next"
 
 
@@ -74,9 +75,10 @@ def missing_at_sites(
     before: Mapping[str, Artifact],
 ) -> Lacking:
     """Return the missing bytes that sites on other machines report for the `versions` that jobs would read
-    at these sites. A site that does not answer is left out. The sites are queried in parallel. For the next
-    version, the fraction of new data is expected to be as large as between each version and the version
-    `before` it. A call of this function takes a moment, because it queries sites."""
+    at these sites. A site that does not answer is left out. The sites are queried in parallel. For each
+    version, the next version is expected to contain the same fraction of new data as this version has
+    compared with the version `before` it. A call of this function takes a moment, because it queries
+    sites."""
     ports_to_ask = {
         name: (port, versions[name])
         for name, port in ports.items()

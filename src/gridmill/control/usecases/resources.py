@@ -84,7 +84,8 @@ class ResourceUseCases(UseCases):
 
 
 def _without(resources: dict[str, Resource], assigned: Resource) -> list[Noun]:
-    """Return the resources that lose jobs because these jobs are now assigned to another resource."""
+    """Return the other resources that change, each without the jobs that are now assigned to this
+    resource."""
     changed: list[Noun] = []
     for resource in resources.values():
         left = tuple(job for job in resource.jobs if job not in assigned.jobs)

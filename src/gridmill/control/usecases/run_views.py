@@ -47,8 +47,8 @@ while all other readers get the old view."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenJobs:
-    """The jobs of a run that its view shows, most urgent first; the parts of these jobs; and the number of
-    all jobs in each state."""
+    """The jobs that the view of a run shows, most urgent first, with the parts of these jobs, and the number
+    of all jobs in each state."""
 
     jobs: Sequence[JobRun]
     parts: Mapping[str, Sequence[JobRun]]
@@ -291,7 +291,8 @@ class RunViews:
 
 
 def _that_fit(views: Sequence[JobView], size: int) -> Iterator[JobView]:
-    """Return the first views whose total size is at most `size` bytes, and at least one view."""
+    """Return as many of the first views as have a total size of at most `size` bytes, but at least one
+    view."""
     for number, view in enumerate(views):
         size -= len(encode(view))
         if size < 0 and number:

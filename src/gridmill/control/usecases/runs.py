@@ -434,8 +434,8 @@ class RunUseCases(AlterationUseCases):
 
 
 def _first(entries: Sequence[LogEntry], limit: int) -> Iterator[LogEntry]:
-    """Return the first entries up to the limit, with all entries that end at the same position as the last
-    of them."""
+    """Return the first entries up to the limit, and all further entries that end at the same position as the
+    last of these entries."""
     for number, entry in enumerate(entries):
         if number >= limit and entry.id != entries[limit - 1].id:
             return
@@ -443,7 +443,8 @@ def _first(entries: Sequence[LogEntry], limit: int) -> Iterator[LogEntry]:
 
 
 def _that_fit(events: Sequence[Event], size: int, *, at_least: int) -> Iterator[Event]:
-    """Return the first events whose total size is at most `size` bytes, but at least `at_least` events."""
+    """Return as many of the first events as have a total size of at most `size` bytes, but at least
+    `at_least` events."""
     for number, event in enumerate(events):
         size -= len(encode(event))
         if size < 0 and number >= at_least:

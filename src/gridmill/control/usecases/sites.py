@@ -71,7 +71,7 @@ class SiteUseCases(UseCases):
             yield NodeView(site=site.name, node=node, claimed=_sum(pods), running=running)
 
     def add_site(self, site: Site, *, replace: bool = False) -> Site:
-        """See Sites. The site is queried without the node's lock, because this may take seconds."""
+        """See Sites. The site is queried without the node's lock, because the query may take seconds."""
         check_name("site", site.name)
         with self._node.lock:
             existing = self._ledger.snapshot.sites.get(site.name)

@@ -51,8 +51,8 @@ def attempts_of(store: Store, run_id: str) -> Attempts:
 
 
 def attempts_of_jobs(ledger: Ledger, job_runs: Iterable[JobRun]) -> Attempts:
-    """Return the last attempts of some jobs. Live attempts are in memory; each other attempt is read by its
-    id."""
+    """Return the last attempts of some jobs. Live attempts are in memory. All other attempts are read from
+    the store by their ids."""
     return {job.id: tuple(_last_attempts(ledger, job)) for job in job_runs}
 
 
@@ -189,7 +189,8 @@ def _together(parts: Sequence[PartView]) -> Mapping[str, Any]:
 
 
 def is_behind(job_run: JobRun, attempts: Sequence[Attempt]) -> bool:
-    """Return whether the attempts were read before a commit that is included in the state of the job."""
+    """Return whether the attempts are out of date, because they were read before a commit that changed the
+    job."""
     return sum(one.rank == 0 for one in attempts) < job_run.attempts or any(
         attempt.state in LIVE_ATTEMPTS and job_run.state != JobState.RUNNING for attempt in attempts
     )
@@ -202,7 +203,7 @@ def _waits(job_run: JobRun) -> bool:
 def _transfer_progress(
     ledger: Ledger, sites: Mapping[str, SitePort], attempts: Sequence[Attempt]
 ) -> Mapping[str, Any]:
-    """Return the progress of an attempt's transfers to or from its site."""
+    """Return the progress of the data transfers of an attempt to or from its site."""
     last = attempts[-1] if attempts else None
     site = sites.get(_site_of(ledger, last)) if last is not None else None
     return site.transfer_progress(last.id) if last is not None and isinstance(site, TransferSite) else {}
