@@ -2,8 +2,8 @@
 All functions are pure.
 
 The deployments of all tenants are admitted in the order of their requests. A GPU belongs to one pod at a
-time. If the owner of the farm declared shares of GPUs, this applies to each share. The forecast is based on
-how long earlier deployments ran.
+time. If the owner of the farm divided the GPUs into shares, each share belongs to one pod at a time. The
+forecast is based on how long earlier deployments ran.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +23,8 @@ from gridmill.farm.deployment import HAS_ROOM, PodPlacement, TenantDeployment, T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeCapacity:
-    """The free capacity of a node: `amounts` without GPUs, and the numbers of its free GPUs. `shares` is the
-    number of shares into which each GPU of the machine is divided."""
+    """The free capacity of a node. `amounts` is the free capacity without GPUs, and `gpus` are the numbers
+    of the free GPUs. `shares` is the number of shares into which each GPU of the machine is divided."""
 
     amounts: Amounts
     gpus: tuple[int, ...]
@@ -94,8 +94,9 @@ def free(
 def gpu_slots(
     lodgings: Sequence[TenantDeployment], nodes: Iterable[Node], tenant: str, shares: int = 1
 ) -> dict[str, tuple[GpuSlot, ...]]:
-    """Returns which pod has which GPU or share of a GPU, by node. The result contains what the tenant is
-    allowed to see: GPUs of other tenants are only marked as used."""
+    """Returns which pod has which GPU or share of a GPU, by node. The result contains only information that
+    the tenant is allowed to see: GPUs of other tenants are marked as used, without the name of the
+    tenant."""
     taken = {
         (berth.node, index): deployment.id if deployment.tenant == tenant else ""
         for deployment in lodgings
@@ -120,7 +121,7 @@ def queued(
     lodgings: Iterable[TenantDeployment], tenant: str, starts: Mapping[int, float]
 ) -> tuple[QueuedDeployment, ...]:
     """Returns the waiting deployments of a tenant, with their positions in the queue of all tenants.
-    `starts` contains for the number of a deployment the seconds after which it is expected to start."""
+    `starts` contains, for the number of each deployment, the seconds until its expected start."""
     return tuple(
         QueuedDeployment(deployment=one.id, position=place, seconds=starts.get(one.number))
         for place, one in enumerate(queue(lodgings))
@@ -130,7 +131,7 @@ def queued(
 
 def _numbers(berth: PodPlacement, shares: int) -> Sequence[int]:
     """Returns the GPUs of a deployment with their present numbers. If the numbers of the GPUs have changed
-    since the deployment started, the function assumes that it uses all GPUs."""
+    since the deployment started, the function assumes that the deployment uses all GPUs."""
     if berth.shares == shares:
         return berth.gpus
     whole = devices_of(berth.gpus, berth.shares)
@@ -182,10 +183,10 @@ _LIKELY = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueForecast:
-    """A forecast of waiting times. All values are in seconds from now. `starts` contains for the number of a
-    waiting deployment the time when it can start. `openings` are the times when further deployments, which
-    come after all of these, can start. If a deployment is missing in `starts`, its waiting time is
-    unknown."""
+    """A forecast of waiting times. All values are in seconds from now. `starts` contains, for the number of
+    each waiting deployment, the time when this deployment can start. `openings` are the times at which
+    deployments that are requested later can start. If a deployment is missing in `starts`, its waiting time
+    is unknown."""
 
     starts: Mapping[int, float]
     openings: tuple[FutureCapacity, ...]
@@ -259,7 +260,8 @@ def _most(numbers: Sequence[int], shares: int) -> int:
 
 
 class _PastDurations:
-    """How long ended deployments ran, in ascending order: for each tenant, and for all tenants together."""
+    """The run times of ended deployments, in ascending order: for each tenant, and for all tenants
+    together."""
 
     def __init__(self, lodgings: Iterable[TenantDeployment]) -> None:
         durations = sorted(
@@ -273,7 +275,8 @@ class _PastDurations:
             self._of.setdefault(tenant, []).append(seconds)
 
     def median_remaining(self, lodging: TenantDeployment, now: float) -> float:
-        """Returns the expected seconds until the deployment ends, or infinity if they are unknown."""
+        """Returns the expected seconds until the deployment ends, or infinity if the time of the end is
+        unknown."""
         own = self._of.get(lodging.tenant, [])
         durations = own if len(own) >= LEAST_STAYS else self._all
         if len(durations) < LEAST_STAYS:

@@ -39,7 +39,7 @@ _log = logging.getLogger("gridmill.farm")
 
 class TenantMiddleware:
     """ASGI middleware. Each request that passes the middleware comes from a tenant (`gridmill.tenant` in the
-    scope). Only requests to join the farm have no tenant."""
+    scope). Only a request to join the farm has no tenant."""
 
     def __init__(self, app: ASGIApp, *, farm: Farm) -> None:
         self._app, self._farm = app, farm
@@ -63,8 +63,8 @@ class TenantMiddleware:
 
     def _lane(self, scope: Scope) -> AbstractAsyncContextManager[None]:
         """Limits how many requests of a tenant are served at the same time. Long requests have a separate
-        limit, so that they do not delay other requests of the tenant. The requests of each limit run in
-        separate threads. Sessions are not limited."""
+        limit, so that they do not delay other requests of the tenant. The requests under each limit run in
+        their own threads. Sessions are not limited."""
         path, tenant = scope["path"], scope.get(TENANT)
         if tenant is None or path.startswith("/v1/relay/"):
             return nullcontext()

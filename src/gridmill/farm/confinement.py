@@ -138,7 +138,7 @@ def look_at_isolation(cgroups: bool) -> Isolation:
 
 def why_not_isolated(isolation: Isolation) -> str:
     """Returns the reason why jobs of one tenant could exhaust the machine for other tenants or end their
-    processes. The text is empty if they cannot."""
+    processes. The text is empty if the jobs of one tenant cannot harm other tenants in this way."""
     if isolation.is_complete:
         return ""
     missing = "limits of memory, processes and CPUs" if not isolation.groups else "namespaces"

@@ -1,9 +1,9 @@
 """A deployment of a tenant on this farm, from its request to its deletion, and the results of its attempts.
 
-Pure functions over `now` decide what ends without a request of the tenant: deployments of tenants that do
-not answer, and results that are not downloaded. `AttemptRecord` stores which data was placed on the farm for
-an attempt, and where the attempt writes. The record is kept until the tenant confirms that it has all
-results.
+Pure functions with the parameter `now` select the deployments and results that are ended without a request
+of the tenant: deployments of tenants that do not answer, and results that are not downloaded.
+`AttemptRecord` stores which data was placed on the farm for an attempt, and where the attempt writes. The
+record is kept until the tenant confirms that it has all results.
 """
 
 import re
@@ -151,9 +151,9 @@ def expired(
 
 
 def silent(last_contacts: Mapping[str, float], now: float) -> tuple[str, ...]:
-    """Returns the tenants that have sent nothing for so long that they count as disconnected. From the
-    disconnection on, the pods of these tenants measure their leases themselves, because the relay may not
-    exist when the leases expire. Other threads may add entries to `last_contacts` during the call."""
+    """Returns the tenants that have sent nothing for so long that they count as disconnected. When a tenant
+    is disconnected, its pods measure their leases themselves, because the relay may not exist when the
+    leases expire. Other threads may add entries to `last_contacts` during the call."""
     return tuple(tenant for tenant, time in tuple(last_contacts.items()) if time + SILENT_SECONDS <= now)
 
 
@@ -194,9 +194,9 @@ def left_by(works: Iterable[AttemptRecord], lodging: TenantDeployment) -> tuple[
 def left_behind(
     works: Iterable[AttemptRecord], lodgings: Iterable[TenantDeployment], retain_seconds: float, now: float
 ) -> tuple[AttemptRecord, ...]:
-    """Returns the attempts whose pod has ended, if no request named them for the time for which results are
-    kept. Data that was transferred before its attempt starts is kept as long as the tenant has a deployment,
-    because the deployment can wait longer than `retain_seconds`."""
+    """Returns the attempts whose pod has ended and about which the tenant has sent no request for
+    `retain_seconds`. Data that was transferred before its attempt starts is kept as long as the tenant has a
+    deployment, because the deployment can wait longer than `retain_seconds`."""
     since = {(deployment.tenant, pod): deployment.since for deployment in lodgings for pod in deployment.pods}
     live = {
         (deployment.tenant, pod)

@@ -20,8 +20,8 @@ _REST = 10
 """The measuring thread sleeps this many times as long as its last step took, so that it uses at most a tenth
 of a CPU."""
 OVER_SECONDS = 5.0
-"""The number of seconds for which the files of a tenant can exceed its limit before its pods are ended.
-During this time, the pods end the job that uses too much space."""
+"""The number of seconds for which the files of a tenant can exceed the tenant's disk limit before its pods
+are ended. During this time, the pods end the job that uses too much space."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class FarmDisk:
             self._stopped.wait(max(_IDLE_SECONDS / 5, _REST * (self._monotonic() - began)))
 
     def measure(self, entries: int) -> None:
-        """Examines this many further directory entries of each tenant."""
+        """Examines the next directory entries of each tenant, up to this number of entries."""
         with self._measuring:
             limits = self.limits
             for tenant, meter in tuple(self._meters.items()):
@@ -148,12 +148,13 @@ class FarmDisk:
         return self.room.explain(tenant) if space.is_short else ""
 
     def recover(self) -> DiskSpace:
-        """Returns the free space. If the disk has too little space, unused data is deleted first."""
+        """Returns the free space. If the disk has too little space, the function first deletes unused
+        data."""
         return self.room.recover()
 
     def why_waits(self, tenant: str) -> str:
-        """Returns the reason why no deployment of a tenant starts now. The text is empty if the disk is not
-        the reason."""
+        """Returns the reason why no deployment of a tenant starts now. The text is empty if the disk does
+        not prevent the start."""
         return self.why_over(tenant) or (self.room.explain(tenant) if self.room.space().is_short else "")
 
 

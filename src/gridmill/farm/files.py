@@ -113,7 +113,8 @@ class TreeScans:
 
 
 def _age(path: Path) -> float:
-    """Returns the modification time of a file. If the file was deleted in the meantime, it counts as old."""
+    """Returns the modification time of a file. If the file was deleted in the meantime, the function returns
+    a time long ago."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -121,7 +122,8 @@ def _age(path: Path) -> float:
 
 
 class _OwnHashCache(HashCache):
-    """A cache of hashes. The farm writes it as its own user, for files that it reads as another user."""
+    """A cache of hashes. The farm writes this cache as its own user, and reads the files as the user of the
+    tenant."""
 
     def __init__(self, path: Path, *, ours: int | None) -> None:
         super().__init__(path)
@@ -144,9 +146,9 @@ class _OwnHashCache(HashCache):
 
 
 def remove_empty(root: Path, kept: Collection[str]) -> None:
-    """Deletes empty folders below `root`. `root` itself and the paths in `kept` (relative to `root`) stay,
-    with everything in them. Links are not followed. If another process adds a file to a folder during the
-    call, the folder stays."""
+    """Deletes empty folders below `root`. The function does not delete `root` itself, paths in `kept`
+    (relative to `root`), or anything below these paths. Links are not followed. If another process adds a
+    file to a folder during the call, the folder stays."""
     above = tuple(f"{uri}/" for uri in kept)
     for folder, names, _, descriptor in os.fwalk(root, topdown=False):
         below = os.path.relpath(folder, root)
@@ -300,15 +302,15 @@ class TenantFiles:
         write(parcel, self.fetch([one.chunk for one in parcel.slices]), self._bucket_hosts)
 
     def delete_draft(self, attempt_id: str) -> None:
-        """Deletes the inputs of an attempt that reads nothing more. The results of the attempt stay. The
-        call can be repeated."""
+        """Deletes the inputs of an attempt that does not read them any more. The results of the attempt
+        stay. The call can be repeated."""
         self._placer.release(check_id(attempt_id), but_writable=True)
         self._uncollected = True
 
     def delete_attempt(self, attempt_id: str, *, keep: bool = False) -> None:
         """Deletes the files that were placed for this attempt alone, and the results of the attempt. The
         results stay if another rank of its gang uses the same folder. With `keep`, the chunks of the results
-        are kept as if they had been transferred to the farm. The call can be repeated."""
+        are kept in the same way as chunks that were transferred to the farm. The call can be repeated."""
         work = self._records.find(AttemptRecord, f"{self._tenant}/{check_id(attempt_id)}")
         self._placer.release(attempt_id)
         if work is not None:
@@ -375,7 +377,7 @@ class TenantFiles:
 
 
 def _safe(uri: str) -> str:
-    """Returns the path, or "" if the path is not safe, because no request can name an unsafe path."""
+    """Returns the path, or "" if the path is not safe, because requests with unsafe paths are refused."""
     try:
         check_path(uri)
     except UnsafePathError:

@@ -30,7 +30,7 @@ class JoinRateLimiter:
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def allows(self, caller: str, now: float) -> bool:
-        """Returns whether this address may try again."""
+        """Returns whether this address may send another secret."""
         wrong = self._failures.get(caller, deque())
         while wrong and wrong[0] + _TRY_SECONDS <= now:
             wrong.popleft()

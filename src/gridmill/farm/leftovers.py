@@ -1,8 +1,9 @@
 """Deletes what the user of a tenant left outside the tenant's folders: files in public folders, and System V
 objects.
 
-If jobs have their own namespaces (`domain/confinement.py`), they cannot leave such files. However, the
-machine may have gained support for namespaces only after the first job of the tenant.
+Jobs that have their own namespaces (`domain/confinement.py`) cannot leave files or System V objects outside
+their folders. However, the machine may have gained support for namespaces only after the first job of the
+tenant.
 """
 
 import ctypes

@@ -1,5 +1,5 @@
-"""The address that a farm announced when it last started. The address is the part of the farm's join lines
-that is not secret."""
+"""The address that a farm announced when it last started. The address is not secret, and each join line of
+the farm contains it."""
 
 import os
 from pathlib import Path

@@ -57,7 +57,7 @@ _CLOSE_SECONDS = 30.0  # pods that were just told to end need this time
 
 
 class TickLoop:
-    """The loop of the farm: `tick` does everything whose time has come, and `start` repeats it."""
+    """The loop of the farm: `tick` does all work that is due at this moment, and `start` repeats `tick`."""
 
     def __init__(self, farm: Farm, retain_seconds: float) -> None:
         self._farm, self._retain_seconds = farm, retain_seconds
@@ -74,7 +74,7 @@ class TickLoop:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops the loop. The pods continue to run. The call can be repeated."""
+        """Stops the loop. The pods continue to run after the loop has stopped. The call can be repeated."""
         self._stopped.set()
         self._wakeup.set()
         if self._thread.is_alive():
@@ -118,8 +118,7 @@ class TickLoop:
         ]
 
     def _delete_unknown_tenants(self) -> None:
-        """Deletes records that a running request has written for a tenant that was removed in the
-        meantime."""
+        """Deletes the records of removed tenants that a running request wrote after the removal."""
         records = self._farm.records
         with records.change():
             names = {one.name for one in records.all(Tenant)}
@@ -165,9 +164,9 @@ class TickLoop:
                 quarters.relay.hang_up()
 
     def _bring_up(self) -> None:
-        """Starts admitted deployments. The record is written before the pods start. After a crash, the next
-        tick therefore starts the deployments that were admitted before. While the disk has too little space,
-        nothing starts. A tenant that exceeds its limit is skipped."""
+        """Starts admitted deployments. The record of a deployment is written before its pods start. After a
+        crash, the next tick therefore starts the deployments that were admitted before. While the disk has
+        too little space, no deployment starts. A tenant that exceeds its limit is skipped."""
         farm = self._farm
         if farm.disk.recover().is_short and self._evict_caches():
             self._log_short()
@@ -207,9 +206,9 @@ class TickLoop:
         self._is_short = True
 
     def _end_above_limit(self, tenant: Tenant) -> None:
-        """Ends the pods of a tenant that continues to exceed its disk limit. Pods themselves end single jobs
-        that use too much space. This function is for files that are written elsewhere, or by several jobs
-        together."""
+        """Ends the pods of a tenant that continues to exceed its disk limit. A single job that uses too much
+        space is ended by its pod. This function handles files outside the folders that the pods observe, and
+        files of several jobs that are too large only in sum."""
         why = self._farm.disk.why_over(tenant.name, OVER_SECONDS)
         if not why:
             return
@@ -301,8 +300,8 @@ class TickLoop:
         farm.records.remove(*obsolete_losses(farm.records.all(LostResults), now))
 
     def _record_loss(self, lodging: TenantDeployment, now: float) -> None:
-        """Deletes results that were not downloaded in time. If there were results, the loss is recorded. The
-        record of the loss is written before the deletion, so a crash in between can only report the loss
+        """Deletes results that were not downloaded in time. If results were deleted, the loss is recorded.
+        The record of the loss is written before the deletion, so a crash in between can only report the loss
         twice."""
         records = self._farm.records
         left = left_by(records.all(AttemptRecord), lodging)

@@ -95,8 +95,8 @@ class Relay:
             session.wake()
 
     def begin(self, name: str) -> Session:
-        """Returns the session with this name. `lines` must read it in the present event loop. Raises
-        NotFoundError, ConflictError."""
+        """Returns the session with this name. `lines` must read the session in the present event loop.
+        Raises NotFoundError, ConflictError."""
         session = self._current(name)
         if session.read:
             raise ConflictError("another request already reads this session", hint="Open another session.")
@@ -141,8 +141,8 @@ class Relay:
 
     def forward(self, name: str, sequence: int | None, body: bytes) -> None:
         """Forwards lines to pods. If the sequence number is not higher than in an earlier call, the lines
-        were already forwarded, and are skipped. Raises InputError, after which nothing is forwarded, and
-        NotFoundError."""
+        were already forwarded, and are skipped. Raises NotFoundError, and InputError without forwarding any
+        line."""
         messages = [_to_pod(line) for line in body.splitlines() if line.strip()]
         session = self._current(name)
         with self._lock:

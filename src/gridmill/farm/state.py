@@ -23,9 +23,9 @@ from gridmill.settings import Settings
 from gridmill.version import __version__
 
 FORECAST_SECONDS, CHANGED_TIMES = 5.0, 5.0
-"""The first value is the number of seconds for which a forecast is reused. If deployments or nodes have
-changed, the forecast is reused for a shorter time: the second value times the seconds that making the
-forecast took. All tenants ask for the forecast every second."""
+"""The first value is the number of seconds for which a forecast of waiting times is reused. If deployments
+or nodes have changed, the forecast is reused for a shorter time: the second value times the seconds that
+making the forecast took. All tenants ask for the forecast every second."""
 
 
 class KeptForecast:
@@ -63,9 +63,9 @@ class KeptForecast:
 @dataclass(slots=True, kw_only=True)
 class Farm:
     """The state of a farm. The class is thread-safe. `place` is the site at which pods start. `one_user` is
-    the reason why jobs have no separate Unix users, or empty if they have. `isolation` lists the other means
-    that isolate tenants from each other. `last_contacts` contains the Unix time of the last request of each
-    tenant. `wake` starts the next tick immediately."""
+    the reason why jobs have no separate Unix users, and is empty if jobs have separate Unix users.
+    `isolation` lists the other means that isolate tenants from each other. `last_contacts` contains the Unix
+    time of the last request of each tenant. `wake` starts the next tick immediately."""
 
     settings: Settings
     records: RecordStore

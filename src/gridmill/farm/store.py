@@ -37,7 +37,8 @@ _TOLD_SECONDS, _TOLD_LOSSES = 30 * 86400.0, 100
 
 
 def obsolete_losses(losses: Sequence[LostResults], now: float) -> tuple[LostResults, ...]:
-    """Returns the losses that were reported for a month, and all losses except the latest hundred."""
+    """Returns the losses that are not reported any more: losses that are older than a month, and all losses
+    except the latest hundred."""
     latest = sorted(losses, key=lambda one: one.time)[-_TOLD_LOSSES:]
     return tuple(loss for loss in losses if loss not in latest or loss.time + _TOLD_SECONDS <= now)
 

@@ -17,7 +17,7 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,22}")
 class Tenant:
     """A tenant of the farm. `certificate` is the SHA-256 hash (hex) of the tenant's client certificate, and
     `token_hash` is the SHA-256 hash of its token. `user` is the Unix user of the tenant's jobs, or None if
-    they run as the user of the farm. `revoked` is true if all requests of the tenant are refused."""
+    the jobs run as the user of the farm. `revoked` is true if all requests of the tenant are refused."""
 
     name: str
     certificate: str

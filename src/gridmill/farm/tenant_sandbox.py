@@ -58,7 +58,7 @@ class TenantSandbox:
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
         """Starts pods; see SitePort. The sandbox sets the folders of the pods and the address of the relay.
-        If folders or the socket are missing, they are made again."""
+        Missing folders and a missing socket are made again."""
         self.folders.make()
         _listen(self.links, self.folders)
         self.folders.make_pods(order.pod_id for order in orders)
@@ -193,9 +193,9 @@ def _confiner(
 
 
 def _listen(links: PodLinkServer, folders: TenantFolders) -> None:
-    """Listens at the socket of the tenant, unless the sandbox already listens there. The folder of the
-    socket belongs to the farm, so only the farm can put a file there, except if jobs have no separate Unix
-    user."""
+    """Listens at the socket of the tenant, unless the sandbox already listens there. If jobs have a separate
+    Unix user, only the farm can put a file into the folder of the socket, because the folder belongs to the
+    farm."""
     path = folders.home / "links.sock"
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.lstat().st_mode):

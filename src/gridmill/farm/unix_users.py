@@ -1,7 +1,7 @@
 """The Unix users of tenants: it assigns user ids that are never reused, and ends the processes of users.
 
-The farm works for a tenant as the Unix user of that tenant. Therefore it can read and write only what the
-jobs of the tenant can read and write.
+The farm works for a tenant as the Unix user of that tenant. Therefore the farm can read and write only the
+files that the jobs of the tenant can read and write.
 """
 
 import ctypes
@@ -28,7 +28,8 @@ _FARMS, _USERS = 200_000, 1000
 """Each farm of a machine starts its range of user ids at a random place, because a farm can end every
 process of its users, and the ranges must not overlap."""
 _NOBODIES = 50_000
-"""This many user ids before the first user id are not assigned to tenants either."""
+"""This number of user ids directly below the first user id of tenants is reserved too, and is not assigned
+to tenants."""
 PATIENCE_SECONDS = 30.0
 """The number of seconds that killed processes may take to disappear."""
 _POLL_SECONDS = 0.01
@@ -41,14 +42,15 @@ os.setresuid(nobody, user, nobody)
 os.kill(-1, signal.SIGKILL)
 """
 """The process that runs this program can signal processes of the user because of its effective user id. The
-processes of the user cannot signal this process, because that depends on its real and saved user ids. The
-process also starts if the user has reached its process limit, because the user of the farm starts it."""
+processes of the user cannot signal this process, because the permission to signal a process depends on the
+real and saved user ids of that process. The process also starts if the user has reached the user's process
+limit, because the user of the farm starts the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserCounter:
-    """`next` is the id of the Unix user for the next tenant. The number only grows, so that files and
-    processes that a removed tenant has left never belong to another tenant."""
+    """`next` is the id of the Unix user for the next tenant. `next` only grows, so that files and processes
+    that a removed tenant has left never belong to another tenant."""
 
     next: int
 
@@ -69,8 +71,8 @@ def next_number(kept: UserCounter | None, tenants: Sequence[Tenant]) -> UserCoun
 def refuse_second(one_user: str, tenants: Sequence[Tenant], name: str, one_tenant: str = "") -> None:
     """Raises InputError if a further tenant could not be isolated from the present tenants, and
     ConflictError while a tenant is being removed. `one_user` is the reason why tenants have no separate Unix
-    users, or empty if they have. `one_tenant` is the reason why jobs of one tenant could exhaust the machine
-    for other tenants or end their processes."""
+    users, and is empty if tenants have separate Unix users. `one_tenant` is the reason why jobs of one
+    tenant could exhaust the machine for other tenants or end their processes."""
     alone = one_user or one_tenant
     others = [one for one in tenants if one.name != name and (alone or one.user is None)]
     other = min(others, key=lambda one: one.revoked, default=None)
@@ -154,8 +156,8 @@ def end_processes(user: int | None, patience_seconds: float = PATIENCE_SECONDS) 
 
 
 def _end(pid: int, user: int) -> None:
-    """Ends one process, even if it is stopped. If another process has got the same id in the meantime, it is
-    not ended."""
+    """Ends one process, even if it is stopped. If a new process has got the same id in the meantime, the new
+    process is not ended."""
     try:
         held = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -242,7 +244,7 @@ def _libc() -> ctypes.CDLL:
 
 def why_one_user(folder: Path) -> str:
     """Returns the reason why jobs cannot have separate Unix users on this machine, with their homes below
-    `folder`. The text is empty if they can."""
+    `folder`. The text is empty if jobs can have separate Unix users."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "Gridmill does not run as root"
     existing = (path for path in (folder, *folder.parents) if path.exists())

@@ -111,9 +111,9 @@ def _by_status(ending: AttemptEnding, code: int | None) -> AttemptOutcome:
 
 
 def _with_files(ending: AttemptEnding, left: CollectedFiles) -> AttemptOutcome:
-    """Returns the outcome with the problems of the output files. For a rank of a gang, it adds only problems
-    with the files and no notes. Other ranks of the gang may still write files, and the control node judges
-    the files after the last rank (`scheduler.gang_results`)."""
+    """Returns the outcome with the problems of the output files. For a rank of a gang, the function adds
+    only problems with the files and no notes. Other ranks of the gang may still write files, and the control
+    node judges the files after the last rank (`scheduler.gang_results`)."""
     if left.problem and not ending.in_gang:
         return _failed(Cause.OUTPUT, left.problem, left.hint)
     return AttemptOutcome(

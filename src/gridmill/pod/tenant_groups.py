@@ -4,7 +4,7 @@ each of its pods.
 Root makes the groups before a pod starts, and the pod starts inside them. The limits of the groups belong to
 root, so the tenant cannot change them. The folder of the pod belongs to the user of the tenant, so that the
 pod can make the groups of its attempts below it (`pod/cgroups.py`). All writes are planned as values before
-they are made: `plan_groups` is a pure function and can plan for any machine.
+they are made. The function `plan_groups` is pure and can plan for any machine.
 """
 
 import os

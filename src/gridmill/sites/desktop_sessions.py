@@ -23,10 +23,10 @@ NEVER_SECONDS = 10.0**9
 class DesktopSessions:
     """Collects the reports of logind about desktop sessions over time.
 
-    The time since the last sign of a user is very long if there was no such sign, or if there is no logind.
-    All times in this class are times of the monotonic clock. Times of the wall clock are converted to the
-    monotonic clock when they are first read, so a change of the wall clock does not look like activity of a
-    user.
+    The methods return a very long time since the last activity of a user if there was no activity or if
+    there is no logind. All times in this class are times of the monotonic clock. Times of the wall clock are
+    converted to the monotonic clock when they are first read, so a change of the wall clock does not look
+    like activity of a user.
     """
 
     def __init__(self) -> None:

@@ -32,8 +32,8 @@ def look_at_machine(
 ) -> NodeUtilization:
     """Observes the machine for this number of seconds.
 
-    The CPU time is the time that the kernel counts (proc(5)). The CPU time includes ended child processes
-    for which their parents waited. The module `process_table` defines which processes belong to the
+    The CPU time is the time that the kernel counts (proc(5)). The CPU time of a process includes its ended
+    child processes for which it waited. The module `process_table` defines which processes belong to the
     machine's owner, also for the parameter `rays`. With `with_gpus`, the GPU driver is asked, which may take
     seconds.
     """
@@ -55,8 +55,9 @@ def look_at_machine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MachineSample:
-    """The load of the machine between two measurements. `at` are the times of the measurements. On a busy
-    machine, reading all processes takes longer than the time between the measurements."""
+    """One measurement of the machine's load. `at` contains two monotonic times: when `busy_ticks` was read,
+    and when `table` was read. On a busy machine, reading all processes takes longer than the time between
+    the measurements."""
 
     at: tuple[float, float]
     busy_ticks: int

@@ -123,8 +123,8 @@ class MemoryWatch:
         return self._problem if now < self._looked + KNOWN_SECONDS else ""
 
     def look(self, now: float) -> None:
-        """Repeats the check if the last check is some seconds old. A warning keeps its text until the
-        machine has enough memory again."""
+        """Repeats the check if the last check is some seconds old. The text of a warning does not change
+        until the machine has enough memory again."""
         if now < self._due:
             return
         self._due, self._looked = now + LOOK_SECONDS, now
@@ -132,5 +132,6 @@ class MemoryWatch:
         self._problem = (self._problem or found) if found else ""
 
     def again(self) -> None:
-        """Makes the next call of `look` check immediately. It must be called after a pod has started."""
+        """Makes the next call of `look` check immediately. This method must be called after a pod has
+        started."""
         self._due = 0.0

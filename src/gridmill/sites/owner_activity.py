@@ -34,8 +34,9 @@ def open_device(path: Path) -> int:
 class InputDevices:
     """Reads events of the keyboards and mice below `devices`/input, which this class leaves open.
 
-    Each process that opens a device gets all events of the device, so other readers miss none. (The access
-    times of input devices do not show their use, because reading does not change these times.)
+    Each process that opens a device gets all events of the device, so other programs that read the device
+    miss no event. (The access times of input devices do not show whether a person uses them, because reading
+    does not change these times.)
     """
 
     def __init__(self, devices: Path = Path("/dev"), opening: Callable[[Path], int] = open_device) -> None:
@@ -44,12 +45,12 @@ class InputDevices:
         self._open: dict[Path, int] = {}
         self._last: float | None = None
         self.blind = False
-        """True if this user cannot read some input devices, of which any may be a keyboard."""
+        """True if this user cannot read some input devices. Any of these devices may be a keyboard."""
 
     def seconds_since(self, now: float) -> float:
         """Returns the seconds since the last event of any input device, on the clock of `now`, or a very
-        large number if there was no event. Devices that were plugged in after the previous call are observed
-        from this call on."""
+        large number if there was no event. If a device was plugged in after the previous call, this call
+        opens the device, and later calls detect its events."""
         drained = [self._had_input(path) for path in list(self._open)]
         if any(drained):
             self._last = now
@@ -122,9 +123,9 @@ class Terminals:
         """Returns the seconds since the last input at a terminal, on the clock of `now`. `wall` is the wall
         clock time in seconds since 1970.
 
-        While the window of time that contains an input is not over, further input in it cannot be detected.
-        `is_grid` returns for the device number of a terminal whether the terminal belongs to jobs of the
-        grid.
+        After an input was detected, further input within the same window of time cannot be detected.
+        `is_grid` takes the device number of a terminal and returns whether the terminal belongs to jobs of
+        the grid.
         """
         found = dict(self._access_times())
         for path, (at, device) in found.items():
@@ -190,7 +191,7 @@ class IdleWatch:
     """Combines all signs of use.
 
     If keyboards cannot be read, a desktop counts as used until it reports that it is idle. If keyboards can
-    be read, only the report of a desktop that it is no longer idle counts as use.
+    be read, a desktop counts as used only at the moment when it reports that it is no longer idle.
     """
 
     def __init__(

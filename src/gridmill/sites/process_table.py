@@ -110,8 +110,7 @@ def owner_processes(table: Table, grid: Collection[int]) -> frozenset[int]:
 
 
 def is_grid_command(words: list[bytes], *, rays: bool) -> bool:
-    """Returns whether this command line starts a pod or a command of Gridmill, or a process of a Ray
-    node."""
+    """Returns whether this command line starts a pod, a command of Gridmill, or a process of a Ray node."""
     if not words:
         return False
     program = os.path.basename(words[0]).decode(errors="replace")
@@ -205,7 +204,7 @@ def used_ticks(before: Table, after: Table, owners: Collection[int]) -> int:
     children that ended in between.
 
     If a child process that is not in `owners` ended in between, the CPU time of the ended children of its
-    parent is not counted, because the share of that child is unknown.
+    parent is not counted, because the part that belongs to that child is unknown.
     """
     ended: dict[int, list[int]] = {}
     for pid, process in before.items():

@@ -40,8 +40,8 @@ why the pod ended, and the last events of the pod are read from it."""
 
 
 def clear(folder: Path) -> None:
-    """Removes the folder of a pod if the pod has ended. The folder is renamed before it is deleted, because
-    other processes look at its content."""
+    """Removes the folder of a pod if the pod has ended. The folder is renamed before it is deleted, so that
+    no other process sees the folder with a part of its content."""
     if not (folder / "ended").exists():
         return
     gone = folder.with_name(f".gone-{folder.name}")
@@ -51,7 +51,7 @@ def clear(folder: Path) -> None:
 
 
 def clear_old(pods: Path, now: float) -> None:
-    """Removes those of these folders whose pods ended more than a day before `now` (Unix time)."""
+    """Removes the given folders of pods that ended more than a day before `now` (Unix time)."""
     for mark in tuple(pods.glob("*/ended")):
         with suppress(OSError):
             if now - mark.stat().st_mtime > KEPT_SECONDS:
@@ -61,8 +61,8 @@ def clear_old(pods: Path, now: float) -> None:
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"
 LIFELINE_FD = "GRIDMILL_POD_LIFELINE_FD"
 GPUS = "gpus"
-"""The key in the settings of a PodOrder for the numbers of the GPUs that only this pod uses, separated by
-commas."""
+"""The key in the settings of a PodOrder whose value lists the numbers of the GPUs that only this pod uses,
+separated by commas."""
 _DISK = frozenset({"GRIDMILL_DISK_RESERVE", "GRIDMILL_JOB_DISK", "GRIDMILL_JOB_FILES"})
 _MEMORY_SHARE = 0.8
 _END_SECONDS = 4.0
@@ -437,8 +437,8 @@ def _write_order(folder: Path, order: PodOrder) -> None:
 
 def measure_capacity(settings: Settings) -> Amounts:
     """Returns the capacity of this machine: the CPUs that this process may use, 80 % of the memory that it
-    may use (the system needs the other 20 %), and all GPUs. If several jobs may share a GPU, the GPU counts
-    as this many GPUs."""
+    may use (the system needs the other 20 %), and all GPUs. If several jobs may share a GPU, each GPU counts
+    as many times as it has shares."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = settings.memory_bytes or int(memory_of_machine() * _MEMORY_SHARE)
     shared = len(gpus()) * settings.gpu_shares

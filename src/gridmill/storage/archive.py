@@ -147,7 +147,7 @@ class UnpackedArchive:
             staged.replace(target)
 
     def _check_manifest(self, target: Path, version: Artifact) -> None:
-        """Raises ConflictError if the manifest belongs to another version whose record was lost."""
+        """Raises ConflictError if the existing manifest belongs to another version whose record was lost."""
         try:
             there = decode(target.read_bytes(), VersionManifest).version
         except (OSError, InputError):

@@ -1,5 +1,5 @@
-"""Code bundles: a project folder is packed as a tar.gz file. The file is named by its content and is the
-same each time.
+"""Code bundles: a project folder is packed as a tar.gz file. The name of the file is a hash of its content.
+If the same project is packed again, the file is the same.
 
 The files .gitignore and .gridmillignore select the files of a project, with the rules of Git.
 """

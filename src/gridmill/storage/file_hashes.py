@@ -25,7 +25,7 @@ from gridmill.storage.unpack import FOLDER, LINK, bundle_members
 from gridmill.transfer.chunk_manifest import HashCache
 
 WHOLE = 0
-"""The value that is used instead of a chunk size if a file has one hash of its complete content."""
+"""This value replaces the chunk size if the hash of a file is one hash of its complete content."""
 
 
 SOURCES_KEPT = 64

@@ -92,8 +92,8 @@ def check_home(home: Path) -> None:
 
 def check_root(root: Path) -> None:
     """Tests the operations that the storage root needs: an exclusive lock, exclusive creation of a file, and
-    a rename that replaces a file. Whether other machines respect the lock cannot be tested, so the mount
-    options are checked instead.
+    a rename that replaces a file. The function cannot test whether other machines respect the lock, so it
+    checks the mount options instead.
 
     Raises StorageError, which names the operation that does not work.
     """

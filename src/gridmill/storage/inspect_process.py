@@ -12,8 +12,8 @@ _LONGEST_SECONDS = 300.0
 
 
 def ask(question: ArtifactQuery) -> ArtifactAnswer:
-    """Returns the answer to the question. Raises the error that the answer contains, and UnavailableError
-    after the time limit."""
+    """Returns the answer of the separate process to the question. Raises the error that the answer contains,
+    and UnavailableError after the time limit."""
     argv = [sys.executable, "-m", "gridmill.jobs.inspect_versions"]
     try:
         done = subprocess.run(

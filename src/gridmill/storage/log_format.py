@@ -2,11 +2,11 @@
 contents.
 
 A chunk (`RUN.NUMBER.raw`) is a sequence of frames in the order of their arrival. A segment
-(`RUN.NUMBER.log`) is a sequence of blocks. Each block is made of one chunk. The header of a block summarises
-its contents, so that a reader reads the headers and then only the blocks that it needs. If a pod sends a
-compressed text, its frame stores the compressed text, and the block is not compressed again. Frames and
-blocks have checksums. An incomplete frame at the end of a file was never acknowledged. Damage at another
-place loses only the damaged frame or block.
+(`RUN.NUMBER.log`) is a sequence of blocks. Each block contains the frames of one chunk. The header of a
+block summarises its contents, so that a reader reads the headers and then only the blocks that it needs. If
+a pod sends a compressed text, its frame stores the compressed text, and the block is not compressed again.
+Frames and blocks have checksums. An incomplete frame at the end of a file was never acknowledged. Damage at
+another place loses only the damaged frame or block.
 """
 
 import json
@@ -23,8 +23,8 @@ from gridmill.domain.job_log import LogRecord
 
 STREAMS = ("out", "err", "pod")
 LEVEL = 1
-"""The fastest compression level of zlib. For log lines, its result is a third larger than with the default
-level, but it is twice as fast."""
+"""The fastest compression level of zlib. With this level, compressed log lines are a third larger than with
+the default level, but compression is twice as fast."""
 
 _FRAME = Struct("<4sIIBdQQHHH")
 _FRAME_MAGIC = b"GLf1"
@@ -43,7 +43,8 @@ _LONGEST_META = 64 * MIB
 
 class Frame(NamedTuple):
     """The position of a frame's text. The text has `stored` bytes at `position` in its chunk, and is
-    compressed if `packed` is true. Uncompressed, it has `size` bytes at `offset` in the log of the run."""
+    compressed if `packed` is true. The uncompressed text has `size` bytes and starts at `offset` in the log
+    of the run."""
 
     position: int
     size: int
@@ -117,8 +118,8 @@ def _frame_at(data: bytes | bytearray, position: int) -> tuple[Frame, int] | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockContents:
-    """The summary in the header of a block: for each job the bytes of its text, how many of them were
-    dropped later, and the highest number of each attempt."""
+    """The summary in the header of a block: for each job, the bytes of its text that are kept and the bytes
+    that were dropped later, and for each attempt, the highest number of its texts."""
 
     kept: Mapping[str, int]
     dropped: Mapping[str, int]

@@ -215,8 +215,8 @@ class RunIndex:
 
 
 def _with_gaps(parts: list[LogPart]) -> list[LogPart]:
-    """Returns the parts of the log. Where damage has hidden all data, the result contains a part that cannot
-    be read."""
+    """Returns the parts of the log. For each range of the log whose data is damaged and cannot be found, the
+    result contains a part that cannot be read."""
     end, result = 0, list[LogPart]()
     for part in parts:
         if part.start > end:

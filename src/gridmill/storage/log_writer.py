@@ -3,8 +3,8 @@ texts that exceed the limits.
 
 A text is acknowledged when it is in the file of the chunk. To seal a chunk, the writer appends a block to
 the newest segment and then deletes the chunk. A crash between these two steps leaves a chunk with the number
-of an existing block. The left chunk is deleted when the log is next opened for writing. A rewritten segment
-replaces the old segment by a rename.
+of an existing block. A chunk that was left in this way is deleted when the log is next opened for writing. A
+rewritten segment replaces the old segment by a rename.
 """
 
 import os
@@ -43,7 +43,8 @@ class _Batch:
     last: dict[str, int] = field(default_factory=dict)
 
     def add(self, record: LogRecord, known: int) -> None:
-        """Adds a text. `known` is the highest number of a text from the same attempt so far."""
+        """Adds a text. `known` is the highest number of the texts that were stored before for the same
+        attempt."""
         text = b"" if record.packed else record.text.encode("utf-8", "replace")
         self.last[record.attempt_id] = max(known, record.number)
         if size := record.packed_size or len(text):

@@ -32,7 +32,8 @@ _MOST_WAITING = 32
 """The largest number of full chunks of a run that wait for compression. If more chunks wait, `append`
 compresses them itself."""
 _HOME_SLACK = 16
-"""If all logs together are too large, a sixteenth of the limit more than needed is dropped."""
+"""If all logs together exceed their limit, the text that is dropped exceeds the needed amount by a sixteenth
+of the limit."""
 
 
 class LogFiles:

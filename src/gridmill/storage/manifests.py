@@ -160,8 +160,7 @@ def homes(versions: Iterable[Artifact]) -> tuple[str, ...]:
 
 def manifests_of(versions: Iterable[Artifact], root: Path) -> Iterator[tuple[str, bytes]]:
     """Yields the manifests for an archive, with their names in the archive. The manifests contain no file
-    times, because these differ where the files are unpacked. Therefore the same project gives the same
-    archive."""
+    times, because the unpacked files get other times. Therefore the same project gives the same archive."""
     for one in _existing(versions):
         manifest = _manifest(one, root)
         if manifest is not None:
@@ -193,7 +192,7 @@ def check_archived(versions: Iterable[Artifact], root: Path, hashes: Mapping[str
 def renew_manifests(versions: Iterable[Artifact], folder: Path, hashes: Mapping[str, str]) -> None:
     """Sets the file times in the manifests below `folder`, where an archive was unpacked, to the times of
     the unpacked files. If an archive from an older release has no manifests, new manifests are written.
-    Tables get none, because the versions of a table share files."""
+    No manifests are written for tables, because the versions of a table share files."""
     for one in _existing(versions):
         manifest = _manifest(one, folder) or new_manifest(one, _made_of(one, hashes))
         if manifest.contents is not None and one.output.uri:

@@ -74,8 +74,8 @@ def reclaim(root: Path, home: Path, mark: str) -> None:
 
 
 def read_root(root: Path, home: Path, mark: str) -> RootRecords:
-    """Returns the data in the storage root of a home whose record store has, or had, this mark. The function
-    reads only names and manifests."""
+    """Returns the data of a home in the storage root. `mark` identifies the present record store of the
+    home, or an earlier one. The function reads only names and manifests."""
     problems: list[tuple[str, str]] = []
     pipelines = [claim.pipeline for claim in claims(root) if claim.is_of(home, root) or claim.mark == mark]
     names = [
@@ -115,8 +115,7 @@ def _manifests(root: Path, name: str, problems: list[tuple[str, str]]) -> Iterat
 
 
 def _deployments(home: Path) -> Mapping[str, int]:
-    """Returns the highest number of a deployment for each resource, as far as pods of the deployment left
-    folders."""
+    """Returns, for each resource, the highest number among its deployments whose pods left folders."""
     highest: dict[str, int] = {}
     for folder in _children(home / "pods"):
         if match := _POD.fullmatch(folder.name):

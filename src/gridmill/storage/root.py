@@ -1,4 +1,4 @@
-"""A storage root in a folder, with the code bundles of one home. The storage root implements the port
+"""A storage root in a folder, with the code bundles of one home. The storage root implements the interface
 `Storage` on a file system.
 
 The folders of a pipeline below a storage root belong permanently to the first record store that runs the
@@ -87,10 +87,10 @@ def _files(written: str, folder: str) -> Iterator[str]:
 
 
 def _once(matches: Sequence[str], pattern: str) -> Iterator[str]:
-    """Yields the files that a glob matches, each of them once. If links to a file match too, the file has
-    its own name.
+    """Yields the files that a glob matches, each of them once. If a file and links to this file match, the
+    file is yielded under its own name.
 
-    Links in the path before the first `*` lead to all files, and have no effect on this.
+    Links in the path before the first `*` do not count, because they are in the paths of all matching files.
     """
     above = next(str(parent) for parent in Path(pattern).parents if not glob.has_magic(str(parent)))
     plain, folders = os.path.realpath(above), dict[str, str]()

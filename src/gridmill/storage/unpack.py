@@ -82,8 +82,9 @@ def unpack_bundle(tar: Path, target: Path, *, expected: str | None = None) -> No
 
 
 def line(name: str, mode: str, digest: str) -> str:
-    """Returns the line for one file that the hash of a bundle covers. The line has the hash of the file's
-    content, its letter (a key of FILE_MODES, LINK, or FOLDER for an empty folder), and its name."""
+    """Returns the line that represents one file when the hash of a bundle is computed. The line has the hash
+    of the file's content, its letter (a key of FILE_MODES, LINK, or FOLDER for an empty folder), and its
+    name."""
     return f"{digest} {mode} {name}\0"
 
 

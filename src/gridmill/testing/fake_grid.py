@@ -78,8 +78,8 @@ def _recorded(row: UseCase, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _subjects(row: UseCase, arguments: Mapping[str, Any]) -> list[str]:
-    """Returns the names in the path of the use case. If there are none, it returns the names of the records
-    in the body."""
+    """Returns the names in the path of the use case. If the path contains no names, the function returns the
+    names of the records in the body."""
     in_path = [place.value(arguments) for place in row.places]
     return in_path or [arguments[name].name for name in row.body if hasattr(arguments.get(name), "name")]
 
@@ -156,9 +156,9 @@ class Act(StrEnum):
 class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
     """Implements `gridmill.ports.grid.Grid`. When `start_run` and `resume` return, the run is complete.
 
-    `acts` contains for the name of each job how the job behaves (default: the job succeeds). `now` is the
-    present time, and each event advances it by one second. `calls` lists the use cases that changed
-    something, in order, for example `start_run demo` and `stop_run demo-1`.
+    `acts` contains the behaviour of each job by the name of the job. A job that is not in `acts` succeeds.
+    `now` is the present time, and each event advances it by one second. `calls` lists the use cases that
+    changed something, in order, for example `start_run demo` and `stop_run demo-1`.
     """
 
     acts: dict[str, Act] = field(default_factory=dict)

@@ -1,5 +1,5 @@
-"""Other use cases of a grid in memory than runs: advice, sites, schedules, backfills, versions, and
-projects.
+"""The use cases of a grid in memory that do not concern runs: advice, sites, schedules, backfills, versions,
+and projects.
 
 Advice is always based on the same two attempts. Every site has one node, and no pods start. Schedules are
 stored, but they never start runs. Backfills are stored, but they never start runs. Alterations and load

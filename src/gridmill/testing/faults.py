@@ -62,7 +62,7 @@ class FaultySchedule:
 
 
 class KillAt:
-    """Kills the process at the Nth commit, counted from 1. The text is `before-commit:N` or
+    """Kills the process at the Nth commit, counted from 1. The parameter is the text `before-commit:N` or
     `after-commit:N`. Raises InputError."""
 
     def __init__(self, fault: str) -> None:

@@ -3,10 +3,10 @@ machine.
 
 A host is a set of Linux namespaces (network, processes, mounts, host name). The root folder of a host is an
 overlay over the root folder of this machine. Only the host sees its own writes, except writes in the shared
-folders. Python's folders are visible to all hosts wherever they are, also below /tmp, although each host has
-a separate /tmp. To power off a host, its first process is killed. The kernel then ends all processes of the
-host and removes its network and disk. If the process of the test ends, all hosts are powered off. Virtual
-hosts need root, `unshare`, `nsenter`, `ip` and overlayfs.
+folders. All hosts can read the folders of Python. The hosts can read even Python folders below /tmp,
+although each host has a separate /tmp. To power off a host, its first process is killed. The kernel then
+ends all processes of the host and removes its network and disk. If the process of the test ends, all hosts
+are powered off. Virtual hosts need root, `unshare`, `nsenter`, `ip` and overlayfs.
 """
 
 import hashlib
@@ -62,8 +62,8 @@ _POLL_SECONDS = 0.005
 
 
 def why_no_hosts() -> str:
-    """Returns the requirements of virtual hosts that this machine does not fulfil. The text is empty if it
-    fulfils all of them."""
+    """Returns the requirements of virtual hosts that this machine does not fulfil. The text is empty if this
+    machine fulfils all requirements."""
     if os.geteuid() != 0:
         return "virtual hosts need root"
     missing = [name for name in ("unshare", "nsenter", "ip", "bash") if shutil.which(name) is None]
@@ -166,7 +166,7 @@ class Host:
         return done.stdout + done.stderr
 
     def popen(self, *words: str, log: IO[bytes]) -> "subprocess.Popen[bytes]":
-        """Starts a command on the host. The command ends when the host is powered off, or earlier."""
+        """Starts a command on the host. The command ends at the latest when the host is powered off."""
         return subprocess.Popen(
             self.command(*words), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )

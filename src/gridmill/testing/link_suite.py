@@ -82,13 +82,14 @@ class LinkHarness(ABC):
 
     @abstractmethod
     def say_raw(self, data: bytes) -> object:
-        """Opens a connection that sends these bytes, whether they are valid or not. The connection stays
-        open as long as the returned object exists."""
+        """Opens a connection that sends these bytes, even if the bytes are not a valid message. The
+        connection stays open as long as the returned object exists."""
 
     # methods for the tests
 
     def start(self) -> LinkServer:
-        """Starts a link server. The started server can be the next server at the same address."""
+        """Starts a link server. After a server was closed, the next call starts another server at the same
+        address."""
         self.server = self.make_server(self.ready.set)
         return self.server
 
@@ -121,7 +122,7 @@ class LinkHarness(ABC):
         return channel
 
     def _greeted(self, pod_id: str, seen: int) -> int | None:
-        """Returns the channel on which the pod sent Hello, if it sent Hello after the first `seen`
+        """Ignores the first `seen` messages, and returns the channel of the pod's Hello among the later
         messages."""
         hellos = (got for got in self.came[seen:] if got.message == hello(pod_id))
         return next((got.channel for got in hellos), None)
@@ -265,7 +266,8 @@ class LinkSuite:
         harness.wait(lambda: None in harness.by(channel), "the control node sees the end")
 
     def test_messages_to_a_closed_channel_are_lost_without_a_sound(self, harness: LinkHarness) -> None:
-        """Checks that an unknown channel raises no error either."""
+        """Checks that sending to a closed or unknown channel, and dropping such a channel, raise no
+        error."""
         server = harness.start()
         end, channel = harness.greet("p-1.0")
         end.link.close()

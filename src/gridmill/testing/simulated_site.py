@@ -75,8 +75,8 @@ def pick(random: Random, order: AttemptOrder, *, failing: float = 0.0, killed: f
 
 @dataclass(slots=True, kw_only=True)
 class Execution:
-    """The record of an attempt as the simulated pod ran it. Tests compare the records of the grid with these
-    records."""
+    """The record that the simulated site makes of an attempt when a pod runs the attempt. Tests compare the
+    records of the grid with these records."""
 
     order: AttemptOrder
     pod_id: str
@@ -147,10 +147,10 @@ _HAS_LEFT = PodReport(status=PodStatus.GONE, message="its node has left", left=T
 class SimulatedWorld:
     """Implements SitePort and LinkServer for a control node that is tested.
 
-    `behave` returns the behaviour of each attempt. `step` executes everything whose time has come, and
-    `next_event` returns the time of the next event. Several methods of this class inject faults.
-    `dial_seconds` is the number of seconds that a new pod needs to connect. No pod starts on nodes that are
-    `unfit` or `lacking` or have `left`. The site reports the nodes in the second and third group.
+    `behave` returns the behaviour of each attempt. `step` executes all events up to the present time of the
+    clock, and `next_event` returns the time of the next event. Several methods of this class inject faults.
+    `dial_seconds` is the number of seconds that a new pod needs to connect. No pod starts on the nodes in
+    `unfit`, `lacking` and `left`. For nodes in `lacking` and `left`, the site reports the reason.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class SimulatedWorld:
         """Does nothing, because simulated pods need no preparation."""
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """Starts those of the pods that were never started."""
+        """Starts each of these pods that was never started before."""
         self._check_available()
         for order in orders:
             if order.pod_id not in self.ever:
@@ -332,7 +332,7 @@ class SimulatedWorld:
     # time
 
     def next_event(self) -> float | None:
-        """Returns the monotonic time of the next event that no call causes."""
+        """Returns the monotonic time of the next event that happens without a call."""
         pods = self.pods.values()
         times = [max(e.ends, pod.frozen_until) for pod in pods for e in pod.running.values()]
         times += [max(pod.connect_at, pod.frozen_until) for pod in pods if pod.channel is None]
@@ -340,7 +340,7 @@ class SimulatedWorld:
         return min(times, default=None)
 
     def step(self) -> None:
-        """Delivers messages, ends jobs whose time has come, and makes pods connect and send."""
+        """Delivers messages, ends jobs whose run time is over, and makes pods connect and send."""
         now = self.clock.monotonic()
         for pod in [pod for pod in self.pods.values() if pod.frozen_until <= now]:
             if pod.channel is None and pod.connect_at <= now:

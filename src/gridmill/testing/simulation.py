@@ -41,8 +41,8 @@ from gridmill.testing.simulated_site import Behaviour, SimulatedWorld
 
 class NoStorage:
     """The storage of a simulation, which has no files. `removed` lists the deleted paths, `manifests` lists
-    the versions that have a manifest, and `moves` lists the moves of aliases. `wrong` contains the problems
-    of versions that a test has set."""
+    the versions that have a manifest, and `moves` lists the moves of aliases. `wrong` contains the file
+    problems of versions, which a test can set."""
 
     location = "/simulated"
     bundles_location = "/simulated"
@@ -92,7 +92,7 @@ class NoStorage:
         self.manifests |= self._written
 
     def next_number(self, name: str, number: int, attempt_id: str, *, first: bool) -> int:
-        """Returns the given number, because there are no files of unknown versions."""
+        """Returns the given version number, because no files of unknown versions exist."""
         return number
 
     def highest_run(self, pipeline: str) -> int:
@@ -157,8 +157,8 @@ class Simulation:
     """A simulated grid on a fake clock. `control_dies` starts a new control node on the same record store,
     as after a SIGKILL.
 
-    With `strict`, if a tick returns that there is nothing to do, an immediate second tick must change
-    nothing.
+    With `strict`, the simulation checks each tick that reports no more work: a second tick at the same time
+    must change nothing.
     """
 
     store: Store

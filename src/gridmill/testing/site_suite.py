@@ -35,7 +35,7 @@ class SiteHarness(ABC):
 
     @abstractmethod
     def reopen(self) -> None:
-        """Closes the site and opens it again, as a restarted control node does."""
+        """Closes the site and opens it again, as happens when a control node restarts."""
 
     @abstractmethod
     def step(self) -> None:
@@ -78,8 +78,8 @@ class SiteSuite:
         assert harness.sight("never-1.0") == PodStatus.GONE
 
     def test_a_pod_runs_from_the_moment_it_was_brought_up(self, harness: SiteHarness) -> None:
-        """Checks that no report on a pod that was requested says that it has ended. After the pod's Hello, a
-        site that asks its scheduler only at intervals may still report the pod as queued."""
+        """Checks that a requested pod is never reported as ended. After the pod's Hello, a site that asks
+        its scheduler only at intervals may still report the pod as queued."""
         harness.site.bring_up([harness.order("r-1.0")])
         seen: set[PodStatus] = set()
 
@@ -166,7 +166,8 @@ class SiteSuite:
         assert not job_lives()
 
     def test_a_killed_pod_can_be_torn_down(self, harness: SiteHarness) -> None:
-        """Checks this without a report on the state of the pod between the kill and `tear_down`."""
+        """Checks that `tear_down` of a killed pod succeeds if the state of the pod was not requested after
+        the kill."""
         harness.up("r-1.0")
         job_lives = harness.run_job("r-1.0")
         harness.kill("r-1.0")

@@ -178,8 +178,8 @@ def check_one_of_many_threads_makes_it(open_store: Callable[[], Store]) -> None:
 
 
 def check_readers_see_whole_commits(open_store: Callable[[], Store]) -> None:
-    """Checks that readers never see half a pair of records or an event out of order, while another thread
-    writes pairs."""
+    """Checks that readers never see only one record of a pair, or an event out of order, while another
+    thread writes pairs of records."""
     with closing(open_store()) as store:
         store.commit([Put(noun=a_resource(name), expected=0) for name in "ab"])
         done = threading.Event()

@@ -181,8 +181,8 @@ def check_every_noun_comes_back_as_it_was(open_store: Opener) -> None:
 
 
 def check_what_is_not_there_is_none(open_store: Opener) -> None:
-    """Checks that each method of an empty store returns nothing. Records of different classes must not share
-    keys."""
+    """Checks that each method of an empty store returns an empty result. Records of different classes must
+    not share keys."""
     with closing(open_store()) as store:
         assert store.commit([]) == ()
         assert everything(store) == ([], [], {}, set())
@@ -327,7 +327,8 @@ def _check_pages(store: Store, random: Random, order: Order, size: int) -> None:
 
 
 def check_pages_are_of_one_parent(open_store: Opener) -> None:
-    """Checks that `parent` selects records. Each page must have the mark with which the next page starts."""
+    """Checks that a page contains only the records of the given `parent`. Each entry of a page must have the
+    key with which the next page can be requested."""
     with closing(open_store()) as store:
         put_new(store, *(a_job_run(f"weather-{n % 2}", name=f"j{n}") for n in range(6)))
         first = store.page(JobRun, order=Order.NEWEST_FIRST, limit=2, parent="weather-1")

@@ -26,14 +26,14 @@ class AttemptNote:
     The attempt leaves its own folder and its checkpoints (`farm_checkpoints`) at the farm, each under its
     URI. A `part` of a job always leaves files at the farm. `refusal` is the reason why the attempt never
     started, in the form of `errors.to_body`. `end_event` is the body of the attempt's end event, which is
-    reported after all results arrived. If the end is reported again, the body is the same. `upload` is the
-    transfer of the attempt's inputs, and `staging` is the way in which its data is transferred. `pod_id` is
-    the id of the attempt's pod. `alike` are local folders that may contain parts of the attempt's results.
-    `carried` is the manifest fingerprint of the local checkpoints at their last transfer in either
-    direction; it is empty if there were no checkpoints. `lost` is true if the control node gave up the pod
-    of the attempt while the farm could not be reached. `ended` is true if the control node sends no more
-    requests about the attempt. `is_there` is true if the end of the attempt was reported, but the farm has
-    not deleted the attempt yet.
+    reported after all results arrived. If the end of the attempt is reported again, the same body is
+    reported. `upload` is the transfer of the attempt's inputs, and `staging` is the way in which its data is
+    transferred. `pod_id` is the id of the attempt's pod. `alike` are local folders that may contain parts of
+    the attempt's results. `carried` is the manifest fingerprint of the local checkpoints at their last
+    transfer in either direction. `carried` is empty if there were no checkpoints. `lost` is true if the
+    control node gave up the pod of the attempt while the farm could not be reached. `ended` is true if the
+    control node sends no more requests about the attempt. `is_there` is true if the end of the attempt was
+    reported, but the farm has not deleted the attempt yet.
     """
 
     token: str

@@ -5,7 +5,7 @@ This module also deletes objects that this home has put into buckets and that ar
 on the disk record in which buckets and folders this home put objects, so that the objects are found after a
 restart. Objects for one use are deleted after that use, and objects for repeated use are deleted after a set
 time. When a site is removed, its objects for repeated use are deleted only if no other site of this process
-uses the same place. New objects can be put there only after the deletion has ended.
+uses the same place. During the deletion, no new objects can be put at this place.
 """
 
 import logging
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketPrefix:
     """A place in the bucket at `url`. With a `folder`, the place has the objects that one process put there
-    for one use. Without a `folder`, it has the objects for repeated use.
+    for one use. Without a `folder`, the place has the objects for repeated use.
 
     `endpoint` is the address of the bucket's server, or empty for the cloud's own server. `over` is the Unix
-    time at which the end of that process was first noticed.
+    time at which this home first noticed that the process had ended.
     """
 
     url: str
@@ -159,7 +159,7 @@ HOLDS = PrefixesInUse()
 
 
 STALE_SECONDS = 3600.0
-"""Objects in a bucket that have no note are deleted when they are this many seconds old."""
+"""Objects in a bucket for which this home has no note are deleted when they are this many seconds old."""
 LATE_SECONDS = 1800.0
 """A farm may still put objects that an ended process requested for this many seconds: until the signed URL
 has expired, and uploads that started before then are complete."""
@@ -254,8 +254,8 @@ class BucketCollector:
             self._prefixes.done(lot)
 
     def sweep_old(self, now: datetime) -> None:
-        """Deletes old objects: objects for one use, of any process, and objects for repeated use whose time
-        has passed."""
+        """Deletes old objects: objects that any process put for one use, and objects for repeated use whose
+        storage time has passed."""
         for lot in {(lot.url, lot.endpoint): lot for lot in self._prefixes.all()}.values():
             self._logging_errors(lot, lambda lot: self._sweep_old(lot, now))
 

@@ -123,8 +123,8 @@ class CheckpointDownloads:
             stop.set()
 
     def _steady(self, attempt_id: str, note: AttemptNote, stop: threading.Event) -> bool:
-        """Downloads the checkpoints if two scans of their folder give the same manifest. While a folder is
-        being written, it shows a mix of old and new files."""
+        """Downloads the checkpoints if two scans of their folder give the same manifest. A single scan is
+        not sufficient, because a folder that is being written shows a mix of old and new files."""
         manifest = self._farm.scan(note.farm_checkpoints)
         if not manifest.files or _mark(manifest) == self._mark_here(note):
             return False

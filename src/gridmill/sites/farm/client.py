@@ -213,8 +213,8 @@ class FarmClient:
 
     @property
     def round_trip_seconds(self) -> float | None:
-        """Returns the shortest of the latest response times of the farm, or None before the first
-        response."""
+        """Returns the shortest of the latest response times of the farm, or None if the farm has not
+        responded yet."""
         return min(tuple(self._took), default=None)
 
     def greet(self) -> None:
@@ -337,7 +337,8 @@ class FarmClient:
         self._ask("DELETE", f"{path}?keep=true" if keep else path, seconds=LONG_SECONDS)
 
     def close(self) -> None:
-        """Closes all connections. Callers that still wait get the error that the farm does not answer."""
+        """Closes all connections. Callers that still wait for the farm get the error that the farm does not
+        answer."""
         with self._lock:
             self._closed = True
             for connection in self._open:

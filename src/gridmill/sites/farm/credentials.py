@@ -14,8 +14,8 @@ _FARM, _KEY, _CERTIFICATE = "farm.json", "tenant.key", "tenant.crt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmCredentials:
-    """The address of a farm, the fingerprint of the farm's certificate (SHA-256, hex), and the token that
-    the farm gave to this home."""
+    """The credentials for a farm: its address, the fingerprint of its certificate (SHA-256, hex), and the
+    token that the farm gave to this home."""
 
     host: str
     port: int

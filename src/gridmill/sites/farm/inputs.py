@@ -47,8 +47,8 @@ class KnownFolders:
         return scan(path, cache=self.cache(path))
 
     def remember(self, path: Path, manifest: Manifest) -> None:
-        """Stores the hashes of a folder that was just written from this manifest. The folder need not be
-        read for this, because no job has changed it yet."""
+        """Stores the hashes of a folder that was just written from this manifest. The function does not read
+        the folder, because no job has changed the folder yet."""
         cache = HashCache(self.path(path), now_ns=lambda: _NEVER_NS)
         cache.open(manifest.chunk_bytes)
         with suppress(OSError, StorageError):  # then it is read once more
@@ -63,7 +63,8 @@ _QUICK_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputTree:
-    """One input folder of an attempt: `path` is its path in the home, and `uri` is its URI at the farm."""
+    """One input folder of an attempt: `path` is the path of the folder in the home, and `uri` is the URI of
+    the folder at the farm."""
 
     path: Path
     uri: str
@@ -189,8 +190,8 @@ def missing_bytes(
 def changed_shares(
     pairs: Iterable[tuple[Artifact, Artifact]], manifest_of: Callable[[Artifact], Manifest | None]
 ) -> Mapping[str, float]:
-    """For each pair of versions, returns the share of the newer version's bytes that are in chunks which the
-    older version does not have. The keys are the ids of the newer versions."""
+    """For each pair of versions, returns a fraction: of the bytes of the newer version, the fraction that is
+    in chunks which the older version does not have. The keys are the ids of the newer versions."""
     shares: dict[str, float] = {}
     for newer, older in pairs:
         try:

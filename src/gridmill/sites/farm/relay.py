@@ -1,11 +1,11 @@
 """Relays messages between the control node and the pods of a farm, and delays messages until the data
 transfers that they need are complete.
 
-The farm numbers each connection of a pod, and calls it a channel. On this side, each channel has its own
-link to the home's socket, so that the control node treats a remote pod like any other pod. Messages to a pod
-pass through `AttemptData`. The Start of an attempt waits until the inputs of the attempt are at the farm,
-and the end of an attempt waits until its outputs are in the home. When the session with the farm ends, all
-links are closed. The pods send their greeting again in the next session.
+The farm numbers each connection of a pod, and calls it a channel. In the home, the relay opens a separate
+link to the home's socket for each channel, so that the control node treats a remote pod like any other pod.
+Messages to a pod pass through `AttemptData`. The Start of an attempt waits until the inputs of the attempt
+are at the farm, and the end of an attempt waits until its outputs are in the home. When the session with the
+farm ends, all links are closed. The pods send their greeting again in the next session.
 
 The last messages of pods that have ended, and the outputs that these messages report, are downloaded in the
 background while other pods are observed. If a transfer cannot be done yet, it is retried later, and no
@@ -61,8 +61,8 @@ def is_unavailable(error: BaseException) -> bool:
 
 
 class PolledValue(Generic[T]):
-    """Computes a result that may need several attempts. One thread checks it. A task given to `submit` does
-    not wait for its retry. Therefore a waiting task never blocks the tasks on which it depends."""
+    """Computes a result that may need several tries. One thread checks it. A task given to `submit` does not
+    wait for its retry. Therefore a waiting task never blocks the tasks on which it depends."""
 
     def __init__(
         self, submit: Callable[[], Future[T]], again: Callable[[BaseException], bool] = may_come
@@ -74,8 +74,8 @@ class PolledValue(Generic[T]):
         self.future = submit()
 
     def is_ready(self) -> bool:
-        """Returns whether `future` has a result or a permanent error. If a retry is scheduled for now, this
-        function starts it."""
+        """Returns whether `future` has a result or a permanent error. If the time of a scheduled retry has
+        come, this function starts the retry."""
         if self._due is not None and time.monotonic() >= self._due:
             self._due, self.future = None, self._submit()
         if self._due is not None or not self.future.done():
@@ -90,8 +90,7 @@ class PolledValue(Generic[T]):
 
     @property
     def due_seconds(self) -> float:
-        """Returns the seconds until the next retry, or infinity while an attempt at the result is
-        running."""
+        """Returns the seconds until the next retry, or infinity while the result is being computed."""
         return float("inf") if self._due is None else max(0.0, self._due - time.monotonic())
 
 
@@ -260,8 +259,8 @@ class _RelaySession:
                 return self._wake()
 
     def _next(self) -> bytes | None:
-        """Returns the next lines to send, or None at the end of the session. From time to time the lines are
-        empty, to show the farm that the session is alive."""
+        """Returns the next lines to send, or None at the end of the session. From time to time, the function
+        returns an empty byte string, which shows the farm that the session is alive."""
         try:
             return self._outgoing.get(timeout=_WORD_SECONDS)
         except queue.Empty:
@@ -282,8 +281,8 @@ class _RelaySession:
 
     def _refused(self, line: bytes, error: InputError) -> None:
         """Handles a line that the farm refused. For example, an older farm may not support a kind of job. In
-        this case, the attempt ends with the refusal as its reason. If the farm's refusal has a place, it
-        concerns the session itself."""
+        this case, the attempt ends with the refusal as its reason. If the farm's refusal has a place, the
+        refusal concerns the session itself."""
         channel, message = decode_passed(line)
         if error.place or not isinstance(message, Start):
             raise error
@@ -439,9 +438,9 @@ class _RelaySession:
 
     def _start(self, channel: int, order: AttemptOrder, future: Future[AttemptOrder]) -> None:
         """Sends the Start message to the pod after the inputs of the attempt were transferred. If the inputs
-        cannot be transferred, the attempt ends with this error. For this, the pod receives a Stop for an
-        attempt that it does not have. The pod then reports the end of the attempt and refuses a later
-        start."""
+        cannot be transferred, the attempt ends with the error of the transfer. To end the attempt, the relay
+        sends the pod a Stop for an attempt that the pod does not have. The pod then reports the end of the
+        attempt and refuses a later start."""
         if future.cancelled():
             return
         error = future.exception()

@@ -49,7 +49,8 @@ SETTINGS = {
 } | carrier_choice.SETTINGS
 _LEASE, _CHECKPOINTS = "1h", "30s"
 _LEAST_LEASE_SECONDS = 10.0
-"""If the lease were shorter than this, a short interruption of the connection would end running pods."""
+"""A lease must have at least this many seconds, because otherwise a short interruption of the connection
+would end running pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +128,9 @@ farm measures the lease from the time when it notices that the connection was lo
 
 
 def is_over(silent_seconds: float, lease_seconds: float) -> bool:
-    """Returns whether a pod with this lease has certainly ended after so many seconds without contact. The
-    farm or the pod itself ends the pod, even if the farm's controller failed in the meantime."""
+    """Returns whether a pod with this lease has certainly ended after this number of seconds without
+    contact. Either the farm ends the pod, or the pod ends itself because the farm's controller has
+    failed."""
     return silent_seconds >= lease_seconds + MARGIN_SECONDS
 
 
@@ -409,7 +411,8 @@ class FarmSite:
 
     def missing_sizes(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
         """See TransferSite. Results that the farm has not released yet count as missing. No job waits for
-        the release of these results, because the farm keeps their chunks before a job reads them."""
+        the release of these results, because the farm stores their chunks before another job reads the
+        results."""
         self._attempt_data.cleanup.soon()
         return self._answer(
             partial(missing_bytes, self._farm, versions, self._attempt_data.trees.manifest_of)

@@ -114,7 +114,7 @@ class FarmCleanup:
     def first(self, uris: Collection[str]) -> None:
         """Asks the farm to delete the attempts that made these folders before other jobs read the folders at
         the farm, because the farm keeps the chunks of deleted attempts for later readers. If the deletion of
-        an attempt fails, its data must be transferred."""
+        an attempt fails, the data of this attempt must be transferred to the farm again."""
         for attempt_id, note in self._notes.to_delete_at_farm().items():
             if note.output_uri and note.output_uri in uris and not self._delete_attempt(attempt_id):
                 return
@@ -138,7 +138,8 @@ class FarmCleanup:
 _TIMES = 3
 _TROUBLE_SECONDS, _REFUSED_SECONDS = 600.0, 86_400.0
 _PATIENCE_SECONDS = 5.0
-"""Timeout of one request. Callers repeat the call while the connection to the farm is being opened."""
+"""The timeout of one request in seconds. Callers repeat the request while the connection to the farm is
+being opened."""
 
 
 class HomeAttemptData:
@@ -160,7 +161,8 @@ class HomeAttemptData:
         data is transferred over the connection to the farm.
 
         If a disk at the farm fails, the transfer is retried for `trouble_seconds`. If a bucket refuses
-        access, it is retried for `refused_seconds`, because a person must correct a key or a clock.
+        access, the transfer is retried for `refused_seconds`, because a person must correct a key or a
+        clock.
         """
         self._bucket_endpoints = carriers
         self._farm, self._home_root = farm, root
@@ -467,8 +469,8 @@ class HomeAttemptData:
 
     @contextmanager
     def _bearing(self, attempt_id: str, *, results: bool = True) -> Iterator[None]:
-        """Limits for how long a transfer is retried if a bucket refuses access. With `results`, it also
-        limits the retries if a disk at the farm fails.
+        """Limits the time for which a transfer is retried if a bucket refuses access. With `results`, the
+        same function also limits the retries if a disk at the farm fails.
 
         After the time limit, the results stay at the farm. Raises UnavailableError before the time limit,
         and DataError after it.

@@ -45,7 +45,7 @@ class _SshProcess:
         return self.process.poll() is None and self.socket.exists()
 
     def last_line(self) -> str:
-        """Returns the last line of the log that was not read before."""
+        """Returns the last of the log lines that were not read before."""
         self.log.seek(0)
         text = self.log.read().decode(errors="replace")
         self.log.truncate(0)  # the log grows with each failed connection
@@ -63,8 +63,8 @@ class _SshProcess:
 
 
 class Tunnel:
-    """An SSH tunnel from a Unix socket of this user to HOST:PORT, where `destination` resolves the name
-    HOST."""
+    """An SSH tunnel from a Unix socket of this user to HOST:PORT. The machine `destination` resolves the
+    name HOST."""
 
     def __init__(self, destination: str, host: str, port: int) -> None:
         """`destination` is USER@HOST, or ssh://USER@HOST:PORT."""
@@ -130,7 +130,7 @@ class Tunnel:
             way.end()
 
     def close(self) -> None:
-        """Closes the tunnel. Callers that still wait get an error. May be repeated."""
+        """Closes the tunnel. Callers that still wait for the tunnel get an error. May be repeated."""
         self._closed = True
         with self._lock:
             self._end()

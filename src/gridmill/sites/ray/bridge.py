@@ -34,8 +34,8 @@ from gridmill.sites.ray.protocol import BridgeHello, BridgeRequest, BridgeRespon
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementNote:
     """The record of a pod: the id of its Ray node, the first pod of its placement group, the Unix time,
-    whether the pod has ended for good, and the reason if it never started. `left` is true if the node of the
-    pod left the cluster."""
+    whether the pod has ended permanently, and the reason if the pod never started. `left` is true if the
+    node of the pod left the cluster."""
 
     node: str
     group: str
@@ -147,8 +147,8 @@ def capacity_of(node: dict[str, Any]) -> Amounts:
 
 
 def bundle_of(order: PodOrder, node: dict[str, Any] | None) -> dict[str, float]:
-    """Returns the resources that a pod claims on a node. If the node is known, they include the special
-    resource that exists only on this node."""
+    """Returns the resources that a pod claims on a node. If the node is known, the claimed resources include
+    the special resource that exists only on this node."""
     wanted = {
         "CPU": order.capacity.cpus,
         "memory": float(order.capacity.memory_bytes),
@@ -417,7 +417,7 @@ class Bridge:
 
     def _patience_with(self, pod_id: str) -> float:
         """Returns for how many seconds the bridge waits for the lost node of a pod. If the node left the
-        cluster in an orderly way, the wait is short, because the node has ended its pods before."""
+        cluster in an orderly way, the wait is short, because the node ended its pods before it left."""
         note = self._notes.read(pod_id)
         gone = [node for node in all_nodes() if note is not None and str(node["NodeID"]) == note.node]
         left = any(int(node.get("DeathReason") or 0) == _TOOK_LEAVE for node in gone)

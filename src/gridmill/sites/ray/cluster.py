@@ -30,10 +30,10 @@ HEALTH = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
-"""With this setting, Ray detects a machine without power or network after 8 s instead of 30 s to 65 s. (When
-this happens, the actors on the machine end its pods.)"""
+"""With this setting, Ray detects a machine without power or network after 8 s instead of 30 s to 65 s. (The
+actors on a machine without network end the pods of this machine.)"""
 PATIENCE = "20s"
-"""How long a site of such nodes waits for a lost node (the setting `patience`)."""
+"""The time for which a site with these nodes waits for a lost node (the setting `patience`)."""
 _PR_SET_PDEATHSIG = 1
 _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 _BEHIND = ("nice", "-n", "19")
@@ -45,14 +45,14 @@ _VERSION = re.compile(r"(Ray|Python): (\S+)")
 _START_SECONDS = 90.0
 _END_SECONDS = 2.0
 _PODS_SECONDS = 4.0
-"""A pod gives its jobs 2 s to end, and needs 1 s more to report that they ended."""
+"""A pod gives its jobs 2 s to end, and needs 1 s more to report the ends of these jobs."""
 _POLL_SECONDS = 0.1
 
 
 @dataclass(slots=True)
 class RayNode:
-    """A process `ray start` in the foreground. When it ends, all its processes end too. `pods` are the pods
-    that ran here when the node was stopped, with their start times."""
+    """A process `ray start` in the foreground. When this process ends, all processes of the Ray node end
+    too. `pods` are the pods that ran here when the node was stopped, with their start times."""
 
     process: "subprocess.Popen[bytes]"
     log: Path

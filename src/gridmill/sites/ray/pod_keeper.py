@@ -43,8 +43,8 @@ class NodeCapacity:
 
 
 def why_unseen(root_mark: Path) -> str:
-    """Returns the reason why the storage root cannot be used on this node, or an empty text if it can be
-    used. `root_mark` is a file in the folder `.sites` of the storage root."""
+    """Returns the reason why the storage root cannot be used on this node, or an empty text if the storage
+    root can be used. `root_mark` is a file in the folder `.sites` of the storage root."""
     if root_mark.exists():
         return ""
     host, root = socket.gethostname(), root_mark.parent.parent
@@ -52,8 +52,8 @@ def why_unseen(root_mark: Path) -> str:
 
 
 def why_unfit(order: PodOrder, machine: NodeCapacity, gpus: str = "") -> str:
-    """Returns which resource the machine does not have for this pod, or an empty text if it has all of them.
-    `gpus` are the GPUs that Ray assigned to the pod, in the form of CUDA_VISIBLE_DEVICES."""
+    """Returns which resource the machine does not have for this pod, or an empty text if the machine has all
+    of them. `gpus` are the GPUs that Ray assigned to the pod, in the form of CUDA_VISIBLE_DEVICES."""
     host = socket.gethostname()
     return _without_memory(host, order.capacity.memory_bytes, machine) or _without_gpu(host, gpus, machine)
 
@@ -74,8 +74,8 @@ def _without_memory(host: str, wanted: int, machine: NodeCapacity) -> str:
 
 
 def _without_gpu(host: str, given: str, machine: NodeCapacity) -> str:
-    """Checks whether the machine has the GPUs whose numbers Ray assigned. A name that is not a number is a
-    part of a GPU, and is not checked."""
+    """Checks whether the machine has the GPUs whose numbers Ray assigned. A GPU name that is not a number
+    belongs to a part of a GPU, and is not checked."""
     has = machine.gpus
     missing = [one for one in given.split(",") if one.isdigit() and has is not None and int(one) >= has]
     if not missing:
@@ -87,8 +87,8 @@ def _without_gpu(host: str, given: str, machine: NodeCapacity) -> str:
 
 
 GIVE_UP_SHARE = 0.5
-"""An actor that lost its cluster ends after this share of the site's patience. Therefore the pods of a lost
-node have really ended when the site counts them as ended."""
+"""An actor that lost its cluster ends after this fraction of the site's setting `patience`. Therefore the
+pods of a lost node have really ended when the site counts them as ended."""
 _ASK_SECONDS = 1.0
 
 
@@ -99,8 +99,8 @@ def _site(home: str, environment: Mapping[str, str]) -> ProcessSite:
 
 def _watch_head(head: GcsClient, seconds: float) -> None:
     """Ends this process, and with it the pod, if the head of the cluster could not be reached for this
-    number of seconds, or if another cluster answers at its address. The reason is that the jobs of the pod
-    may soon run elsewhere.
+    number of seconds, or if another cluster answers at its address. The pod must end because the cluster may
+    soon run the jobs of the pod on another machine.
 
     (Ray's agents give up only when they are notified that they are dead.) A head that restarts with its
     stored state is the same cluster.

@@ -30,7 +30,8 @@ class BridgeHello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeRequest:
-    """One request of the site: `nodes`, `looks`, `bring_up`, `observe`, `last_words` or `tear_down`."""
+    """One request of the site to the bridge: `nodes`, `looks`, `bring_up`, `observe`, `last_words` or
+    `tear_down`."""
 
     operation: str
     pods: tuple[str, ...] = ()

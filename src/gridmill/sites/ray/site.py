@@ -2,9 +2,9 @@
 driver of the cluster.
 
 Ray requires the same version of Python and of Ray on all its nodes, starts threads and may end its process.
-A control node cannot accept any of these effects of Ray. If a bridge dies or hangs, it is started again. The
-pods are not affected. `local_address_towards` first checks whether a Ray head listens at an address, because
-Ray itself would try to connect for a minute.
+A control node cannot accept any of these effects of Ray. If a bridge dies or hangs, a new bridge is started.
+The new start of a bridge does not affect the pods. `local_address_towards` first checks whether a Ray head
+listens at an address, because Ray itself would try to connect for a minute.
 """
 
 import os
@@ -54,7 +54,7 @@ def answers(host: str, port: int) -> bool:
 def speaks(host: str, port: int, seconds: float = SECONDS) -> bool:
     """Returns whether the program at this address may be Ray. Ray's servers use gRPC and therefore HTTP/2,
     whose server starts with a SETTINGS frame (RFC 9113, 3.4). If Ray uses TLS, the function cannot recognize
-    Ray. Raises OSError if no program listens or answers in time."""
+    Ray. Raises OSError if no program listens at the address, or if the program does not answer in time."""
     if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
         return True
     with socket.create_connection((host, port), timeout=seconds) as opened, suppress(ConnectionError):

@@ -32,8 +32,8 @@ SINFO_FORMAT = "%N|%c|%m|%T|%G|%R"
 """The argument of --format for sinfo --Node --noheader, which prints one line for each node of each
 partition."""
 PARTITION = "partition/"
-"""The prefix of an output line that contains a partition. The default partition of the cluster has a star
-after its name."""
+"""The prefix of an output line that contains a partition. In this output, the name of the default partition
+is followed by a star."""
 
 MEMORY_SHARE = 0.9
 """The share of a node's memory that jobs may use. The pods themselves need the other part."""
@@ -88,8 +88,8 @@ def parse_squeue(text: str, ahead: float = 0.0) -> tuple[SqueueJob, ...]:
     """Returns the jobs in the output of `squeue --noheader --Format=SQUEUE_FORMAT`. Invalid lines are
     skipped.
 
-    The clock of the cluster is `ahead` of this machine's clock by so many seconds. The returned times are on
-    this machine's clock.
+    `ahead` is the number of seconds by which the clock of the cluster is ahead of this machine's clock. The
+    returned times are on this machine's clock.
     """
     return tuple(_moved(job, -ahead) for line in text.splitlines() if (job := _listed(line)) is not None)
 
@@ -130,15 +130,14 @@ def _listed(line: str) -> SqueueJob | None:
 
 
 def most_alive(jobs: Iterable[SqueueJob], name: str) -> SqueueJob | None:
-    """Returns the job with this name that matters: the most active job, or the last one if all of them have
-    ended."""
+    """Of the jobs with this name, returns the most active job, or the last job if all of them have ended."""
     mine = [job for job in jobs if job.name == name]
     return max(mine, key=lambda job: (job.state.phase, int(re.split(r"\D", job.id)[0])), default=None)
 
 
 def parse_clock(text: str) -> float:
-    """Converts Slurm's `[DAYS-]HOURS:MINUTES:SECONDS` or `MINUTES:SECONDS` into seconds. Any text in another
-    form gives 0 seconds."""
+    """Converts Slurm's `[DAYS-]HOURS:MINUTES:SECONDS` or `MINUTES:SECONDS` into seconds. For a text in any
+    other form, the function returns 0."""
     days, _, clock = text.rpartition("-")
     try:
         parts = [float(part) for part in clock.split(":")]

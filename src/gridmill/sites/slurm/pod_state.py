@@ -19,7 +19,7 @@ SIGNALLED_SECONDS = 60.0
 """If a pod was ended by a signal, the site waits this number of seconds for the reason that Slurm
 reports."""
 ACCOUNTING_SECONDS = 3.0
-"""Slurm's accounting may record the end of a job this number of seconds late."""
+"""Slurm's accounting may record the end of a job up to this number of seconds late."""
 
 FENCE_SECONDS = 15.0
 """A pod on a failed node may continue without a connection. If such a pod can still read its folder, it ends
@@ -55,7 +55,7 @@ class PodEvidence:
 
 
 def report_of(seen: PodEvidence) -> PodReport:
-    """Returns the site's report on the pod."""
+    """Returns the report on the pod that the site gives to the control node."""
     if seen.job is None:
         return _without_job(seen)
     state = seen.job.state
@@ -71,8 +71,9 @@ def report_of(seen: PodEvidence) -> PodReport:
 
 
 def is_unexplained(seen: PodEvidence) -> bool:
-    """Returns whether the script of the pod ended by itself without the pod. If the script ended without the
-    pod, the log may contain the reason, for example that the node does not have this Python."""
+    """Returns whether the script of the pod ended by itself although the pod has not recorded its end. In
+    this case, the log of the script may contain the reason, for example that the node does not have this
+    Python."""
     job = seen.job or seen.account
     return job is not None and job.word in _BY_ITSELF and "ended" not in seen.marks
 
@@ -102,8 +103,8 @@ def _without_job(seen: PodEvidence) -> PodReport:
 
 
 def _ended_by_itself(marks: frozenset[str]) -> bool:
-    """Returns whether the pod ended by itself or because the site requested it. Neither needs an
-    explanation."""
+    """Returns whether the pod ended by itself or at the request of the site. In both cases, the report needs
+    no reason for the end."""
     return "ended" in marks and ("signalled" not in marks or "stop" in marks)
 
 

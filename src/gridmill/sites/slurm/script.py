@@ -41,7 +41,7 @@ class BatchJob:
     python: str
     variables: Mapping[str, str]
     node: str = ""
-    """The only node on which the job may run. If `node` is empty, Slurm selects the node."""
+    """The name of the only node on which the job may run. If `node` is empty, Slurm selects the node."""
 
 
 def batch_script(batch: BatchJob, wishes: SlurmSettings) -> str:
@@ -157,9 +157,9 @@ def submit(folder: str, deployment_id: str, job: str, pods: Sequence[str]) -> st
     """Returns the script that submits a deployment, unless the deployment was submitted before. The script
     reads the files of the deployment as a tar archive from standard input.
 
-    Because a crash may have happened between the submission and the record of it, the script checks the
-    queue first. Pods that were torn down before the submission are already claimed. If all pods are claimed,
-    the script submits nothing.
+    The script checks the queue first, because a crash may have happened after an earlier submission and
+    before the submission was recorded. Pods that were torn down before the submission are already claimed.
+    If all pods are claimed, the script submits nothing.
     """
     open_pods = " && ".join(f"[ -e pods/{pod}/claimed ]" for pod in pods)
     here = f"deployments/{deployment_id}"

@@ -35,8 +35,8 @@ _SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSettings:
-    """The parsed settings of a Slurm site. If a text is empty, or if `time_limit_seconds` is 0, Slurm's
-    default applies."""
+    """The parsed settings of a Slurm site. If a setting is an empty text, or if `time_limit_seconds` is 0,
+    Slurm's default applies."""
 
     partition: str = ""
     account: str = ""

@@ -1,6 +1,7 @@
-"""The Slurm site. The state of the Slurm site is stored only in its folder on the cluster and in Slurm.
+"""The Slurm site. The Slurm site stores its state only in its folder on the cluster and in Slurm.
 
-Therefore a control node that restarts, or another control node that replaces it, finds the same state.
+Therefore a control node finds the state of the site after a restart, and so does another control node that
+replaces it.
 """
 
 import os
@@ -161,7 +162,7 @@ class SlurmSite:
 
     def _folder(self) -> str:
         """Returns the folder from the settings, or a folder beside the storage root, which all nodes can
-        use. In either case, it is the subfolder with this home's mark."""
+        use. In either folder, the site uses the subfolder whose name is the mark of this home."""
         return f"{self._slurm_settings.folder or f'{self._settings.root}-slurm'}/{self._mark}"
 
     def prepare(self) -> None:
@@ -280,7 +281,7 @@ class SlurmSite:
         return over and "submitted" in marks.get(name, ()) and self._accounting
 
     def _accounts(self, deployments: Sequence[str]) -> dict[str, SacctJob]:
-        """Requests the accounting. Whether the cluster has accounting is checked only once."""
+        """Requests the accounting. The function checks only once whether the cluster has accounting."""
         if not deployments:
             return {}
         done = self._shell.run(script.account(map(self._job, deployments)))
@@ -384,7 +385,7 @@ class SlurmSite:
         self._ask(script.finish(folder, pod_ids))
 
     def _wait(self, pod_ids: Sequence[str], seconds: float) -> list[str]:
-        """Returns the pods of which processes still run after this number of seconds."""
+        """Returns the pods that still have running processes after this number of seconds."""
         until = time.monotonic() + seconds
         left = list(pod_ids)
         while left:

@@ -10,7 +10,7 @@ from gridmill.domain.states import Cause
 
 class SlurmPhase(IntEnum):
     """The phase of a Slurm job. If several Slurm jobs have the same name, the job with the largest phase
-    value counts."""
+    value is used."""
 
     OVER = 0  # none of its processes remains
     PENDING = 1
