@@ -1,5 +1,5 @@
-"""Admits deployments of tenants to the nodes and GPUs of the farm, and forecasts how long they will wait.
-All functions are pure.
+"""Admits deployments of tenants to the nodes and GPUs of the farm, and forecasts how long the deployments
+will wait. All functions are pure.
 
 The deployments of all tenants are admitted in the order of their requests. A GPU belongs to one pod at a
 time. If the owner of the farm divided the GPUs into shares, each share belongs to one pod at a time. The

@@ -3,7 +3,7 @@
 Pure functions with the parameter `now` select the deployments and results that are ended without a request
 of the tenant: deployments of tenants that do not answer, and results that are not downloaded.
 `AttemptRecord` stores which data was placed on the farm for an attempt, and where the attempt writes. The
-record is kept until the tenant confirms that it has all results.
+record is kept until the tenant confirms that all results have arrived.
 """
 
 import re
@@ -22,7 +22,7 @@ class TenantDeploymentState(StrEnum):
     """The states of a deployment on a farm. WAITING: the farm has no free capacity for the deployment yet.
     STARTING: the deployment has capacity, and its pods are starting. UP: the pods are running. GONE: the
     pods have ended, but their results are still on the farm. ENDED: only the id of the deployment is stored,
-    so that a repeated request does not start it again."""
+    so that a repeated request does not start the deployment again."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -49,8 +49,8 @@ class TenantDeployment:
     """A deployment of a tenant on the farm. `number` counts all deployments of the farm in the order of
     their requests. `since` is the Unix time at which the deployment entered its present state. `message` is
     the reason why the deployment has ended. `started` is the Unix time at which the deployment got capacity,
-    or 0 if it never got any. `stayed_seconds` is the time for which the deployment had capacity.
-    `stayed_seconds` is set when the capacity is released."""
+    or 0 if the deployment never got capacity. `stayed_seconds` is the time for which the deployment had
+    capacity. `stayed_seconds` is set when the capacity is released."""
 
     id: str
     tenant: str
@@ -144,16 +144,16 @@ def expired(
     lodgings: Iterable[TenantDeployment], last_contacts: Mapping[str, float], now: float
 ) -> tuple[TenantDeployment, ...]:
     """Returns the deployments whose tenant sent no request for the time of their lease. `last_contacts`
-    contains the time of the last request of each tenant. When the farm starts, all tenants count as
+    contains the time of the last request of each tenant. When the farm starts, it treats all tenants as
     connected, because they could not send requests before."""
     live = (one for one in lodgings if one.state in HAS_ROOM or one.state == TenantDeploymentState.WAITING)
     return tuple(one for one in live if last_contacts.get(one.tenant, now) + one.request.lease_seconds <= now)
 
 
 def silent(last_contacts: Mapping[str, float], now: float) -> tuple[str, ...]:
-    """Returns the tenants that have sent nothing for so long that they count as disconnected. When a tenant
-    is disconnected, its pods measure their leases themselves, because the relay may not exist when the
-    leases expire. Other threads may add entries to `last_contacts` during the call."""
+    """Returns the tenants that have sent no request for so long that the farm treats them as disconnected.
+    When a tenant is disconnected, its pods measure their leases themselves, because the relay may not exist
+    when the leases expire. Other threads may add entries to `last_contacts` during the call."""
     return tuple(tenant for tenant, time in tuple(last_contacts.items()) if time + SILENT_SECONDS <= now)
 
 

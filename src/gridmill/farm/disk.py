@@ -44,8 +44,8 @@ class TenantUse:
 
 
 class FarmDisk:
-    """Measures the disk use of tenants in a separate thread after it was started. The class is
-    thread-safe."""
+    """Measures the disk use of tenants. After the call of `start`, a separate thread makes the measurements.
+    The class is thread-safe."""
 
     def __init__(
         self,

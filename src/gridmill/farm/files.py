@@ -122,8 +122,8 @@ def _age(path: Path) -> float:
 
 
 class _OwnHashCache(HashCache):
-    """A cache of hashes. The farm writes this cache as its own user, and reads the files as the user of the
-    tenant."""
+    """A cache of hashes. The farm writes this cache as the user of the farm, and reads the cached files as
+    the user of the tenant."""
 
     def __init__(self, path: Path, *, ours: int | None) -> None:
         super().__init__(path)

@@ -35,7 +35,7 @@ class Session:
         self._loop, self._event = asyncio.get_running_loop(), asyncio.Event()
 
     def wake(self) -> None:
-        """Wakes the reader, because there may be a new message."""
+        """Wakes the task that reads this session, because a new message may have arrived."""
         if self._loop is not None and self._event is not None:
             with suppress(RuntimeError):  # the loop of its server has ended
                 self._loop.call_soon_threadsafe(self._event.set)

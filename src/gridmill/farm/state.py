@@ -62,10 +62,10 @@ class KeptForecast:
 
 @dataclass(slots=True, kw_only=True)
 class Farm:
-    """The state of a farm. The class is thread-safe. `place` is the site at which pods start. `one_user` is
-    the reason why jobs have no separate Unix users, and is empty if jobs have separate Unix users.
-    `isolation` lists the other means that isolate tenants from each other. `last_contacts` contains the Unix
-    time of the last request of each tenant. `wake` starts the next tick immediately."""
+    """The state of a farm. The class is thread-safe. `place` is the site at which the pods of all tenants
+    start. `one_user` is the reason why jobs have no separate Unix users, and is empty if jobs have separate
+    Unix users. `isolation` lists the other means that isolate tenants from each other. `last_contacts`
+    contains the Unix time of the last request of each tenant. `wake` starts the next tick immediately."""
 
     settings: Settings
     records: RecordStore

@@ -167,7 +167,7 @@ class RecordStore:
 
     def _read(self, row: Sequence[Any], kind: type[T]) -> T | None:
         """Returns the record in a row of the table. If the record does not match its checksum, the function
-        returns None, and warns about it the first time."""
+        returns None, and prints one warning for each such record."""
         _, key, body, checksum = row
         try:
             if _checksum(kind.__name__, key, body) == checksum:

@@ -149,9 +149,9 @@ def open_sandbox(
     isolation: Isolation,
 ) -> TenantSandbox:
     """Opens the sandbox of the tenant with this name, in HOME/farm/tenants. If the farm is a cluster, the
-    storage root of the sandbox is below the storage root of the farm, which all nodes can read. `carry`
-    opens the transferred files. The arguments of `carry` are the storage root of the sandbox and a folder
-    for chunks. Raises UnavailableError, StorageError, InputError."""
+    storage root of the sandbox is below the storage root of the farm, which all nodes can read. `carry` is a
+    function that opens the transferred files of the tenant. The arguments of `carry` are the storage root of
+    the sandbox and a folder for chunks. Raises UnavailableError, StorageError, InputError."""
     folder = farm.home / "farm" / "tenants" / name
     root = folder / "root" if place.kind == SiteKind.LOCAL else farm.root / name
     folders = TenantFolders(folder=folder, root=root, user=user)

@@ -1,4 +1,5 @@
-"""The Unix users of tenants: it assigns user ids that are never reused, and ends the processes of users.
+"""Manages the Unix users of tenants: assigns user ids that are never reused, and ends the processes of
+users.
 
 The farm works for a tenant as the Unix user of that tenant. Therefore the farm can read and write only the
 files that the jobs of the tenant can read and write.
@@ -25,8 +26,8 @@ FIRST_USER = 1_879_100_000
 """The first user id of tenants. The user id is in a range that no other program assigns (see UIDS-GIDS of
 systemd)."""
 _FARMS, _USERS = 200_000, 1000
-"""Each farm of a machine starts its range of user ids at a random place, because a farm can end every
-process of its users, and the ranges must not overlap."""
+"""Each farm of a machine selects a random start of its range of user ids. The ranges must not overlap,
+because a farm can end every process of its users."""
 _NOBODIES = 50_000
 """This number of user ids directly below the first user id of tenants is reserved too, and is not assigned
 to tenants."""

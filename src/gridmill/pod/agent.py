@@ -87,8 +87,8 @@ class ControlLink:
         return self._next_listen if self._open else self._next_try
 
     def turn(self, now: float) -> Sequence[ToPod]:
-        """Opens the link if necessary, and reads from it. Returns the messages of the control node, without
-        Welcome."""
+        """Opens the link if necessary, and reads from the link. Returns the messages of the control node,
+        without Welcome."""
         if not self._open:
             if now < self._next_try or not self._connect(now):
                 return ()
@@ -495,7 +495,7 @@ class Agent:
 
     def _has_flushed(self, now: float) -> bool:
         """Returns whether the control node has committed the last events. If the pod is connected, it waits
-        a short time for this."""
+        a short time for this commit."""
         self._end_by = min(self._end_by, now + _FAREWELL_SECONDS)
         taken = self._journal.acknowledged == self._journal.last
         return taken or not self._control_link.welcomed or now >= self._end_by

@@ -47,7 +47,8 @@ class LineBuffer:
         self._partial = bytearray()
 
     def feed(self, data: bytes) -> list[str]:
-        """Returns the lines that `data` completes. Each line ends with a newline, unless it was cut."""
+        """Returns the lines that `data` completes. Each line ends with a newline, unless the line was
+        cut."""
         self._partial += data
         if b"\n" not in data and len(self._partial) <= FLUSH_BYTES:
             return []
@@ -82,7 +83,7 @@ def _boundary(line: bytes, cut: int) -> int:
 
 class LogStream:
     """Collects the lines of a job's output into log texts. A text is sent FLUSH_SECONDS after its first
-    line, or when it is large.
+    line, or earlier if the text is large.
 
     The class does not process single lines, because jobs may write millions of lines in a second. A line
     longer than TEXT_BYTES is split into several texts. Each sequence of bytes that is not UTF-8 is replaced
@@ -344,8 +345,8 @@ class OutputReader:
                 fcntl.fcntl(self.open[name], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def drain(self, now: float) -> bool:
-        """Reads all pipes of the job. Returns False if it stops early so that the pipes of other jobs can be
-        read first."""
+        """Reads all pipes of the job. Returns False if the method stops early so that the pipes of other
+        jobs can be read first."""
         for name in tuple(self.open):
             for _ in range(_DRAIN_READS):
                 if not self.read(name, now):

@@ -144,7 +144,7 @@ class AttemptGroup:
         return False
 
     def use(self) -> GroupUse | None:
-        """Returns the present memory of the attempt, or None if no cgroup measures it."""
+        """Returns the present memory use of the attempt, or None if no cgroup measures this use."""
         if self.memory is None:
             return None
         figures = _figures(f"{self.memory}/memory.stat")

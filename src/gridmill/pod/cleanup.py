@@ -90,8 +90,8 @@ def sweep_attempts(folder: PodFolder) -> None:
 
 
 def main(path: Path) -> int:
-    """Returns 0 if the pod has ended and nothing of it is left. Returns 1 if the pod is alive or something
-    cannot be ended."""
+    """Returns 0 if the pod has ended and no process or file of the pod is left. Returns 1 if the pod is
+    alive or something cannot be ended."""
     lock = acquire_lock(path, patience_seconds=0.0)
     if lock is None:
         return 1

@@ -72,7 +72,8 @@ def create_attempt_folder(folder: Path, order: AttemptOrder, empties: EmptyFolde
 
 
 def write_order(folder: Path, order: AttemptOrder) -> None:
-    """Writes the order of the attempt to a file once, for the process that reads it. Raises OSError."""
+    """Writes the order of the attempt to a file once, for the process that executes the attempt. Raises
+    OSError."""
     path = folder / "order.json"
     if not path.exists():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -183,8 +184,8 @@ def inherited_lock() -> int | None:
 
 
 def inherited_lifeline() -> int | None:
-    """Returns the file descriptor of the pipe from a site whose pods end with it, or None if there is no
-    such pipe."""
+    """Returns the file descriptor of the pipe from a site whose pods end when the site ends, or None if
+    there is no such pipe."""
     return _inherited(LIFELINE_FD)
 
 
@@ -207,7 +208,7 @@ def mark_started(path: Path, start: int) -> None:
 
 
 def has_ended(path: Path) -> bool:
-    """Returns whether the pod has ended and nothing of it is left."""
+    """Returns whether the pod has ended and no process or file of the pod is left."""
     return (path / "ended").exists()
 
 

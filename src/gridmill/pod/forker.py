@@ -1,5 +1,5 @@
-"""The small process that forks the processes of commands for a pod. The pod starts it as `python -I -S
-forker.py FD POD`.
+"""The small process that forks the processes of commands for a pod. The pod starts the small process as
+`python -I -S forker.py FD POD`.
 
 This process imports nothing of Gridmill, because forking it takes a third of the time that forking the pod
 takes. FD is the descriptor of a SOCK_SEQPACKET socket, and POD is the process id of the pod. Each message of

@@ -2,9 +2,9 @@
 
 Events are JSON lines in files (segments). The name of a segment is the number of its first event. Each event
 number is used once. The numbers start at 1 and have no gaps. Writes are not synchronized to the disk.
-Written events survive the end of the process. If the machine fails, its jobs are lost with it anyway. If the
-disk is full, events stay in memory, and `full` stops the reading of the jobs' output until writing works
-again.
+Written events survive the end of the process. If the machine fails, events may be lost, but the jobs of the
+machine are lost too. If the disk is full, events stay in memory, and `full` stops the reading of the jobs'
+output until writing works again.
 """
 
 import os
@@ -69,7 +69,8 @@ class Journal:
     def append(
         self, attempt_id: str, token: str, time: float, kind: EventType, body: Mapping[str, Any]
     ) -> PodEvent:
-        """Gives a number to an event and stores the event in memory; `flush` writes it to the disk."""
+        """Gives a number to an event and stores the event in memory; `flush` writes the event to the
+        disk."""
         self.last += 1
         event = PodEvent(
             number=self.last, attempt_id=attempt_id, token=token, time=time, type=kind, body=body

@@ -21,8 +21,8 @@ class OrphanKiller:
         self._is_ours, self._is_alone = is_ours, is_alone
 
     def started(self, pid: int) -> int:
-        """Returns the start of the process in ticks since boot. The start time and the process id together
-        identify a process."""
+        """Returns the start time of the process in ticks since boot. The start time and the process id
+        together identify a process."""
         return processes.started(pid)
 
     def terminate(self, attempt: Attempt) -> None:
@@ -54,8 +54,8 @@ class OrphanKiller:
         return processes.tree([attempt.pid, *self._orphans(attempt)])
 
     def _orphans(self, attempt: Attempt) -> list[int]:
-        """Returns the children of the pod that processes of the attempt left behind. A child of unknown
-        origin is assigned to the attempt if the pod has no other attempt."""
+        """Returns the children of the pod that processes of the attempt left behind. If the origin of a
+        child is unknown, the child is assigned to the attempt only if the pod has no other attempt."""
         marker = f"GRIDMILL_ATTEMPT={attempt.order.attempt_id}"
         mine = []
         for pid in processes.children(os.getpid()):

@@ -20,7 +20,7 @@ from gridmill.codec import decode, encode
 from gridmill.domain.frozen import dataclass
 
 MESSAGE_BYTES = 512 * 1024
-"""The largest size in bytes of a launch message, and of a message about it."""
+"""The largest size in bytes of a launch message, and of a reply to a launch message."""
 _PIPES = 3
 BLOCK_BYTES = 512
 """wait() counts the data that is read from and written to disks in units of this many bytes."""
@@ -37,8 +37,8 @@ _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """A process that will be started. `joins` are the cgroup.procs files of the cgroups that the process
-    enters, `affinity` are its CPUs (empty for all CPUs), and `folder` is the folder of the attempt. The
-    zygote imports the modules in `imports` before it forks."""
+    enters, `affinity` are the CPUs that the process may use (empty for all CPUs), and `folder` is the folder
+    of the attempt. The zygote imports the modules in `imports` before it forks."""
 
     attempt_id: str
     folder: str
@@ -63,7 +63,8 @@ class Pipes:
 
 
 def make_pipes() -> tuple[Pipes, dict[str, int]]:
-    """Opens the pipes of a job. Returns the job's ends, and the pod's ends by name. Raises OSError."""
+    """Opens the pipes of a job. Returns the job's ends of the pipes, and the pod's ends by the names of the
+    pipes. Raises OSError."""
     made: list[int] = []
     try:
         for _ in range(3):
@@ -92,7 +93,8 @@ def receive(link: socket.socket) -> tuple[Launch, Pipes] | None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of orphaned processes of its jobs, so that it can find and reap them."""
+    """Makes this process the parent of orphaned processes of its jobs, so that this process can find and
+    reap these orphans."""
     if _PRCTL is not None:
         _PRCTL(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -183,7 +185,7 @@ def settle(joins: tuple[str, ...], parent: int) -> None:
 
 
 def apply_launch(launch: Launch, pipes: Pipes) -> None:
-    """Does the other steps of `enter` for a process that called `settle` before its launch was known."""
+    """Does the remaining steps of `enter` for a process that called `settle` before its job was known."""
     _wire(pipes)
     _set_process_attributes(launch)
 

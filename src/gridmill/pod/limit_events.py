@@ -11,8 +11,8 @@ from pathlib import Path
 
 
 class LimitEvents:
-    """Counts the out-of-memory events of one cgroup, and of the cgroup `above` it, since `watch` was called.
-    The method `close` must be called at the end."""
+    """Counts the out-of-memory events of one cgroup, and of the cgroup `above` (its parent), since `watch`
+    was called. The method `close` must be called at the end."""
 
     def __init__(self, folder: Path | None, above: "LimitEvents | None" = None) -> None:
         self.folder = folder
@@ -22,8 +22,8 @@ class LimitEvents:
         self._event = -1
 
     def watch(self) -> None:
-        """Starts to count. Watching takes 40 microseconds, so it is not done for groups of very short
-        jobs."""
+        """Starts to count. Starting to watch takes 40 microseconds, so groups of very short jobs are not
+        watched."""
         if self._event < 0 and self.folder is not None:
             self._event = _subscribe(f"{self.folder}")
             self._above_before = self._above.total() if self._above is not None else 0

@@ -118,8 +118,8 @@ class AttemptMeter:
         return self._used
 
     def ended(self, pid: int, status: int | None) -> None:
-        """Must be called after the first process of the attempt ended with this status. The function checks
-        a last time whether a process of the attempt was killed because of memory."""
+        """The caller must call this method after the first process of the attempt ended with this status.
+        The function checks a last time whether a process of the attempt was killed because of memory."""
         self._pids -= {pid}
         self._look_for_kills((), killed=was_killed(status))
         if self.shortage is None and not self._counts and was_killed(status):
@@ -159,8 +159,8 @@ class AttemptMeter:
             self.peak_bytes = max(self.peak_bytes, min(most, self._group.highest_bytes() - self._cached))
 
     def cpu_seconds(self, fallback: float) -> float:
-        """Returns the CPU seconds of the attempt that the cgroup counted. Without such a count, it returns
-        the seconds that wait() reported for the attempt's process and its children."""
+        """Returns the CPU seconds of the attempt that the cgroup counted. If no cgroup counted them, the
+        function returns the seconds that wait() reported for the attempt's process and its children."""
         counted = self._group.cpu_seconds() if self._group else None
         return fallback if counted is None else counted
 

@@ -45,7 +45,7 @@ class AttemptEnding:
     attempt was killed because it did not end within the grace period after SIGTERM. `ended_for` is the
     outcome if the attempt was ended because of the files that it wrote. `reported` is the content of
     outcome.json, which the process of the job wrote. A command writes this file only if its program could
-    not be started. `trouble` is an error of the pod itself.
+    not be started. `trouble` is an error that occurred in the pod itself, and not in the job.
     """
 
     status: int | None

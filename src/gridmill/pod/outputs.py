@@ -61,9 +61,9 @@ class OutputFolders:
     command write. The first of the `excluded` folders belongs to this rank alone. `inputs` are the folders
     of the versions that the command reads. `wanted` are the outputs that the command declares. `shared` are
     inputs that may be shared with other readers, and `root` is the storage root that contains these inputs.
-    All ranks of a gang share `output`, and `others` is true if other ranks may still write to it. `listed`
-    is the path of a file, to which the list of output files with their hashes is written. For a gang
-    (`of_gang`), the control node checks again which files exist.
+    All ranks of a gang share `output`, and `others` is true if other ranks may still write to `output`.
+    `listed` is the path of a file, to which the list of output files with their hashes is written. For a
+    gang (`of_gang`), the control node checks again which files exist.
     """
 
     output: Path
@@ -307,7 +307,7 @@ class _OutputScan:
 
     def _copy_file(self, source: Path, target: Path) -> None:
         """Makes a hard link if the file belongs only to the attempt, because a hard link takes no space.
-        If the file does not belong only to the attempt, it is copied."""
+        The function copies every other file."""
         mine = _is_in(source, self._own) and source.stat().st_nlink == 1
         if mine or source.is_relative_to(self._output):
             try:

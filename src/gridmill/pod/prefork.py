@@ -1,9 +1,9 @@
 """Forks a process in advance and puts it into its own cgroup. The process later becomes the next command.
 
 Entering a cgroup takes about 7 ms, because it waits for a grace period of the kernel. Forking must copy page
-tables. Because the process is forked in advance, no job waits for these two steps. One spare process is
-kept. If several commands start at the same time, processes for the other commands are forked when these
-commands start.
+tables. Because the process is forked in advance, no job waits for these two steps. The pod keeps one spare
+process that waits for the next command. If several commands start at the same time, processes for the other
+commands are forked when these commands start.
 """
 
 import os
@@ -89,7 +89,7 @@ class PreforkPool:
         self._spare = PreforkedProcess(pid=pid, group=group, link=ours)
 
     def died(self) -> None:
-        """Must be called after the waiting process was reaped."""
+        """The caller must call this method after the waiting process was reaped."""
         spare = self.take()
         if spare is not None:
             self._failures += 1

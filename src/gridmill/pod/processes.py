@@ -15,8 +15,8 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStat:
-    """The state of a process. `started` is the start of the process in clock ticks since boot. The start
-    time and the process id together identify a process."""
+    """The state of a process. `started` is the start time of the process in clock ticks since boot. The
+    start time and the process id together identify a process."""
 
     pid: int
     state: str
@@ -48,8 +48,8 @@ def stat(pid: int) -> ProcessStat | None:
 
 
 def started(pid: int) -> int:
-    """Returns the start of the process in ticks since boot, or 0 if the process does not exist or its start
-    is unknown."""
+    """Returns the start time of the process in ticks since boot, or 0 if the process does not exist or its
+    start time is unknown."""
     status = stat(pid)
     return status.started if status else 0
 

@@ -44,8 +44,8 @@ GPU_SHARE = "GRIDMILL_GPU_SHARE"
 """The variable with the job's share of its GPU. The variable is set if the job does not have the whole
 GPU."""
 _OF_SHARE = 0.9
-"""JAX allocates this fraction of the job's GPU share when it starts. The contexts and kernels of all jobs on
-the GPU need the remaining memory."""
+"""When JAX starts, it allocates this fraction of the job's GPU share. The contexts and kernels of all jobs
+on the GPU need the remaining memory."""
 
 GLOO = "GLOO_SOCKET_IFNAME"
 

@@ -1,9 +1,10 @@
-"""Processes that wait to become simple commands. A small process (`forker.py`) forks them in advance.
+"""Processes that wait to become simple commands. A small process (`forker.py`) forks these waiting processes
+in advance.
 
 A waiting process is a child of the pod in its own cgroup, like the processes of `prefork`, but it costs only
 a third as much. A waiting process can only execute a program, so the pod makes everything on disk that a
-simple command needs. One waiting process is kept. After several commands have started at the same time, the
-pod keeps as many waiting processes as these commands needed.
+simple command needs. The pod usually keeps one waiting process. After several commands have started at the
+same time, the pod keeps as many waiting processes as these commands needed.
 """
 
 import os
@@ -146,8 +147,8 @@ class SmallSpares:
         return True
 
     def died(self) -> None:
-        """Must be called after the small process was reaped. The waiting processes that it forked continue
-        to run."""
+        """The caller must call this method after the small process was reaped. The waiting processes that it
+        forked continue to run."""
         self._failures += 1
         self.pid = 0
         if self._child is not None:

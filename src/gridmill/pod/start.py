@@ -201,7 +201,8 @@ class ProcessStarter:
         self, order: AttemptOrder, work: Path, client: Mapping[str, str] | None = None
     ) -> dict[str, str]:
         """Returns the environment variables for the attempt's process. The variables extend the environment
-        of the client that started the run. If there is none, they extend the environment of the pod."""
+        of the client that started the run. If the run has no such client, the variables extend the
+        environment of the pod."""
         base = self._base if client is None else _of_client(client, self._base)
         if order.job.kind == JobKind.COMMAND:
             return command_environment(order, base=base, work=work, pod_folder=self._folder.path)

@@ -197,7 +197,7 @@ class Supervisor:
         self._ended(attempt, ProcessExit(status=None, trouble=trouble))
 
     def forked(self, attempt_id: str, pid: int) -> None:
-        """Must be called when the process of the attempt exists."""
+        """The caller must call this method when the process of the attempt exists."""
         attempt = self._live.get(attempt_id)
         if attempt is None:
             return
@@ -214,8 +214,8 @@ class Supervisor:
             self._orphans.terminate(attempt)
 
     def not_forked(self, attempt_id: str, trouble: str) -> None:
-        """Must be called if the zygote could not fork the process, or died before it reported the
-        process."""
+        """The caller must call this method if the zygote could not fork the process, or died before it
+        reported the process."""
         attempt = self._live.get(attempt_id)
         if attempt is not None:
             self._ended_early(attempt, trouble)
@@ -285,8 +285,8 @@ class Supervisor:
     # events of processes
 
     def reaped(self, pid: int, end: ProcessExit) -> None:
-        """Must be called when a child process has ended. The child is the process of an attempt, or an
-        orphan, which needs no action."""
+        """The caller must call this method when a child process has ended. The child is the process of an
+        attempt, or an orphan, which needs no action."""
         attempt = self._by_pid.get(pid)
         if attempt is not None and attempt.exit is None:
             self._ended(attempt, end)
@@ -305,7 +305,8 @@ class Supervisor:
 
     def _try_to_end(self, attempt: Attempt, now: float) -> None:
         """Kills the remaining processes of the attempt, reads the remaining output, and reports the end of
-        the attempt. If some of these steps are not complete, the function is called again soon."""
+        the attempt. If one of these steps is not complete, the loop of the pod calls the function again
+        soon."""
         attempt.look_again = now + _LOOK_AGAIN_SECONDS
         if self._journal.full:
             attempt.look_again, attempt.give_up = now + _FULL_SECONDS, now + _GIVE_UP_SECONDS

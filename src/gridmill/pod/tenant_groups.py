@@ -25,7 +25,8 @@ from gridmill.errors import UnavailableError
 from gridmill.pod.cgroups import Hierarchies, destroy
 
 _LIMITED = ("memory", "pids", "cpu")
-"""The cgroup controllers that must be available, because without them a tenant could exhaust a machine."""
+"""The cgroup controllers that must be available, because without these controllers a tenant could exhaust a
+machine."""
 _PERIOD_US = 100_000
 _SHARES_PER_CPU, _WEIGHT_PER_CPU = 1024, 100
 _MOST_WEIGHT = 10_000

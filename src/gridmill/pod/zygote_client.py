@@ -54,8 +54,8 @@ class _PendingFork:
 
 
 class ZygoteClient:
-    """The pod's client of its zygote. The loop of the pod calls `tick`, and it calls `zygote_died` after it
-    reaped the zygote."""
+    """The pod's client of its zygote. The loop of the pod calls `tick`. After the loop has reaped the
+    zygote, it calls `zygote_died`."""
 
     def __init__(
         self, kind: str, *, cpus: float, environment: Mapping[str, str], selector: selectors.BaseSelector
@@ -95,8 +95,8 @@ class ZygoteClient:
         self._selector.register(ours, selectors.EVENT_READ, self._receive_reports)
 
     def request(self, launch: Launch, pipes: Pipes) -> bool:
-        """Accepts the launch and its pipes, to send them to the zygote. Returns False if there is no
-        zygote."""
+        """Accepts a launch and its pipes, which are sent to the zygote as soon as the zygote is ready.
+        Returns False if there is no zygote."""
         if self._link is None or self._failures >= _FAILURES:
             return False
         self._queue.append(_PendingFork(launch=launch, pipes=pipes))

@@ -21,7 +21,7 @@ from gridmill.sites.process_table import (
 _PROC = Path("/proc")
 _SECONDS = 0.25
 _LOOKS = 3
-"""A process counts as one that needs a CPU if it is ready to run at each of four moments in time."""
+"""A process is assumed to need a CPU if it is ready to run at each of four moments in time."""
 _GPU_SECONDS = 10.0
 _MIB = 2**20
 _GPU_FIELDS = "name,memory.total,memory.used,utilization.gpu"

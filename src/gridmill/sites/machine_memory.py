@@ -2,7 +2,8 @@
 
 Each home checks the machine by itself and has no information about other homes. Pods are processes that all
 homes of a user can see. The memory that was promised to a pod is in its order, and the memory that it uses
-is in /proc. The memory of other programs is taken into account because it is not free.
+is in /proc. The memory that other programs use is taken into account too, because the machine does not
+report it as free.
 """
 
 import os

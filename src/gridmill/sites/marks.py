@@ -9,8 +9,8 @@ from gridmill.errors import StorageError
 
 
 def mark_root(root: Path, mark: str) -> Path:
-    """Returns the path of the file that marks the storage root. The file is created if it is missing. Raises
-    StorageError."""
+    """Returns the path of the file that identifies the storage root. The file is created if it is missing.
+    Raises StorageError."""
     path = root / ".sites" / mark
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -188,7 +188,7 @@ BLIND = (
 
 
 class IdleWatch:
-    """Combines all signs of use.
+    """Combines all signs that a person uses the machine.
 
     If keyboards cannot be read, a desktop counts as used until it reports that it is idle. If keyboards can
     be read, a desktop counts as used only at the moment when it reports that it is no longer idle.
@@ -207,7 +207,7 @@ class IdleWatch:
         self._sessions = SshSessions()
         self._desktops = desktops or DesktopSessions()
         self.sign = ""
-        """The kind of the last sign of a person."""
+        """The kind of the last sign that a person used the machine."""
 
     def seconds_since_input(self) -> float:
         """Returns the seconds since the last sign that a person uses the machine, or a very large number if

@@ -33,8 +33,8 @@ _TUNNEL_OPTION = re.compile(rb"-[A-Za-z]*N[A-Za-z]*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """One line of /proc/PID/stat. `ticks` is the CPU time of the process, `children_ticks` is the CPU time
-    of the ended children for which it waited, `start` is its start in ticks after boot, and `terminal` is
-    the device number of its controlling terminal."""
+    of the ended children for which it waited, `start` is the start time of the process in ticks after boot,
+    and `terminal` is the device number of its controlling terminal."""
 
     name: str
     parent: int

@@ -35,8 +35,8 @@ from gridmill.sites.machine_memory import MemoryWatch
 from gridmill.sites.preload import StandbyProcess, start_ahead
 
 KEPT_SECONDS = 86400.0
-"""The number of seconds for which the folder of an ended pod is kept. Users may look in it for the reason
-why the pod ended, and the last events of the pod are read from it."""
+"""The number of seconds for which the folder of an ended pod is kept. Users may look in the folder for the
+reason why the pod ended, and Gridmill reads the last events of the pod from the folder."""
 
 
 def clear(folder: Path) -> None:
@@ -73,7 +73,7 @@ NOT_CONFINED = "the pod could not be confined"
 
 
 class Confiner(Protocol):
-    """Starts pods in confinement, so that they cannot harm other users. A farm uses it."""
+    """Starts pods in confinement, so that the pods cannot harm other users. A farm uses it."""
 
     def command(self, order: PodOrder, folder: Path, words: Sequence[str]) -> list[str]:
         """Returns the command line of a program that runs as root and starts `words` in confinement."""

@@ -46,8 +46,8 @@ class Mount:
 def mount_of(path: Path, mountinfo: str) -> Mount | None:
     """Returns the mount of an absolute path without links, from the text of /proc/self/mountinfo.
 
-    If several file systems are mounted at the same point, the last one hides the others, and is returned.
-    Returns None if the text lists no mount of the path.
+    If several file systems are mounted at the same point, the function returns the last one, because it
+    hides the others. Returns None if the text lists no mount of the path.
     """
     best: Mount | None = None
     for line in mountinfo.splitlines():

@@ -7,7 +7,7 @@ from gridmill.errors import StorageError
 
 
 def make_home(home: Path) -> None:
-    """Makes the home, so that only this user can read it. Raises StorageError."""
+    """Makes the folder of the home, which only this user can read. Raises StorageError."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         if home.stat().st_uid == os.geteuid():

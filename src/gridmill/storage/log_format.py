@@ -5,8 +5,8 @@ A chunk (`RUN.NUMBER.raw`) is a sequence of frames in the order of their arrival
 (`RUN.NUMBER.log`) is a sequence of blocks. Each block contains the frames of one chunk. The header of a
 block summarises its contents, so that a reader reads the headers and then only the blocks that it needs. If
 a pod sends a compressed text, its frame stores the compressed text, and the block is not compressed again.
-Frames and blocks have checksums. An incomplete frame at the end of a file was never acknowledged. Damage at
-another place loses only the damaged frame or block.
+Frames and blocks have checksums. An incomplete frame at the end of a file was never acknowledged. If a file
+is damaged at another position, only the damaged frame or block is lost.
 """
 
 import json
@@ -65,8 +65,8 @@ class Frame(NamedTuple):
 
 
 def pack_frame(record: LogRecord, text: bytes, offset: int) -> bytes:
-    """Returns the frame for a text that starts at this offset in the log of its run. A compressed text stays
-    compressed in the frame."""
+    """Returns the frame that stores a text. `offset` is the position of the text in the log of its run. A
+    compressed text stays compressed in the frame."""
     magic = _FRAME_MAGIC
     if record.packed:
         magic, text = _PACKED_MAGIC, _TEXT_SIZE.pack(record.packed_size) + record.packed

@@ -47,7 +47,7 @@ def read_page(index: RunIndex, query: LogQuery) -> list[LogEntry]:
 
 def _parts_from(index: RunIndex, after: int, query: LogQuery) -> Iterator[tuple[LogPart, PartData | None]]:
     """Yields the parts after an offset that may contain requested text, with their frames. If a part was
-    moved in the meantime, it is located again. A damaged part has no frames."""
+    moved in the meantime, the function finds its new position. A damaged part has no frames."""
     failed = -1
     while True:
         parts = index.parts()
@@ -129,7 +129,7 @@ class _Page:
         return True
 
     def add_damage(self, frame: Frame, readable: int) -> None:
-        """Add an entry that says how much of a compressed text cannot be read."""
+        """Adds an entry that shows how much of a compressed text cannot be read."""
         if missing := frame.size - readable:
             self.entries.append(
                 LogEntry(
@@ -143,7 +143,7 @@ class _Page:
             self.size += _ENTRY_COST
 
     def add_gap(self, part: LogPart, sizes: dict[str, int], why: str) -> None:
-        """Adds an entry after the available text which shows how much of a part is missing, and why."""
+        """Adds an entry after the available text. The entry shows how much of a part is missing, and why."""
         for job, size in sizes.items():
             self.entries.append(
                 LogEntry(id=str(part.end), offset=part.start, job=job, dropped_bytes=size, dropped=why)
@@ -244,7 +244,8 @@ class _Search:
             self._keep_end(frame, before + data.text(frame))
 
     def _keep_end(self, frame: Frame, text: bytes) -> None:
-        """Stores the end of an incomplete line, as much of it as a match can need."""
+        """Stores the end of an incomplete line, because a match may start there. At most the length of the
+        searched text is needed."""
         begin = max(text.rfind(b"\n") + 1, len(text) - len(self.needle) + 1)
         self._ends[(frame.attempt, frame.stream)] = text[begin:]
 

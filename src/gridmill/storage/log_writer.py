@@ -67,7 +67,7 @@ class RunWriter:
         self._segment, self._blocks_in_segment = 0, 0
         self._emptied: set[int] = set()  # segments that have no text left and do not grow
         self.kept: dict[str, int] = {}
-        """The number of bytes of each job's text that are in blocks."""
+        """For each job, the number of bytes of its text that are stored in blocks."""
         self.end = 0
         self._chunk, self._size = 0, 0
         self._chunk_start = 0  # the offset of its first text
@@ -136,8 +136,8 @@ class RunWriter:
         self._chunk = max(number - 1, self._sealed + 1)
 
     def append(self, records: Sequence[LogRecord]) -> int:
-        """Stores those of the texts that are not stored yet, in one write. Returns the number of bytes
-        written. Raises StorageError."""
+        """Stores all texts that are not stored yet, in one write. Returns the number of bytes written.
+        Raises StorageError."""
         written, batch = 0, _Batch(end=self.end)
         for record in records:
             known = batch.last.get(record.attempt_id) or self._last.get(record.attempt_id, 0)
@@ -185,7 +185,7 @@ class RunWriter:
             raise StorageError(f"a log cannot be written: {error.strerror}", place=str(path)) from error
 
     def close(self) -> None:
-        """Closes the file of the newest chunk. The next call of `append` opens it again."""
+        """Closes the file of the newest chunk. The next call of `append` opens the file again."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -335,8 +335,9 @@ def _pieces(data: bytes) -> list[tuple[Frame, bytes]]:
 
 def beyond_limit(writer: RunWriter, limit: int) -> Callable[[int, Block, BlockContents], frozenset[str]]:
     """Returns a function that chooses the texts to drop, so that each job has at most about `limit` bytes.
-    Texts in the middle are dropped, so that the first half of the limit and the newest texts stay. An eighth
-    more than needed is dropped, so that dropping is not needed again soon."""
+    Texts in the middle are dropped. The first texts, up to half of the limit, and the newest texts are kept.
+    The dropped text exceeds the needed amount by an eighth of the limit, so that the limit is not reached
+    again soon."""
     excess = {job: size - limit + limit // 8 for job, size in writer.kept.items() if size > limit}
     position: dict[str, int] = {}
 

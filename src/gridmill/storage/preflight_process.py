@@ -12,8 +12,8 @@ LONGEST_SECONDS = 20.0
 
 
 def ask(question: PreflightRequest, longest_seconds: float = LONGEST_SECONDS) -> PreflightResult:
-    """Returns the problems of a pipeline that its data shows. The function never raises an error. Jobs that
-    cannot be checked are listed with the reason."""
+    """Returns the problems that a check of the data finds in a pipeline. The function never raises an error.
+    Jobs that cannot be checked are listed with the reason."""
     argv = [sys.executable, "-m", "gridmill.jobs.preflight"]
     try:
         done = subprocess.run(

@@ -23,8 +23,8 @@ from gridmill.storage.root import CLAIMS, runs_that_left_files
 from gridmill.transfer.contents import write_whole
 
 COPIES = "records"
-"""The folder below the storage root for copies of declarations: `records/STORE/CLASS/NAME.json`. Only its
-user can read it."""
+"""The folder below the storage root for copies of declarations: `records/STORE/CLASS/NAME.json`. Only the
+user of the home can read this folder."""
 _POD = re.compile(r"(.+)-(\d+)\.\d+")
 
 

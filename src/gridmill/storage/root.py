@@ -195,9 +195,9 @@ def claim(root: Path, pipeline: str, owner: str, home: str) -> None:
     """Claims the folders of the pipeline for `owner`, which is the mark of a record store. `home` is the
     path of the store's home, for messages. The call can be repeated.
 
-    A folder with the name of the owner is renamed to its final place. If several processes try this, exactly
-    one of them succeeds, on any file system. Raises ConflictError if another record store has the claim, and
-    UnavailableError.
+    A folder with the name of the owner is renamed to its final place. If several processes rename a folder
+    to this place, exactly one of them succeeds, on any file system. Raises ConflictError if another record
+    store has the claim, and UnavailableError.
     """
     place = root / CLAIMS / pipeline
     try:
@@ -321,7 +321,7 @@ class StorageRoot:
         return read_listing(self._bundle_path(bundle))
 
     def preflight(self, question: PreflightRequest) -> PreflightResult:
-        """Returns the problems of jobs that their data shows; see `storage.preflight_process`."""
+        """Returns the problems that a check of the data finds in jobs; see `storage.preflight_process`."""
         return ask(question)
 
     def remove(self, uri: str) -> None:

@@ -57,7 +57,7 @@ def bundle_members(tar: Path) -> Iterator[tuple[str, str, bytes]]:
 
 def unpack_bundle(tar: Path, target: Path, *, expected: str | None = None) -> None:
     """Unpacks a bundle into `target`. A rename at the end makes the folder appear completely or not at all.
-    An existing folder `target` stays.
+    If the folder `target` exists already, it is not changed.
 
     Only files, folders, and links that point inside the folder are unpacked. Other types are refused. With
     `expected`, the content must have this hash. Raises InputError if the archive is damaged or unsafe, and

@@ -234,7 +234,7 @@ def network(
 
 
 def _folders(*paths: str | Path) -> tuple[str, ...]:
-    """Returns those of the folders that exist, each of them once. Parent folders come before their
+    """Returns the given folders that exist, each of them once. Parent folders come before their
     subfolders."""
     found = {Path(path).absolute() for path in paths if path and Path(path).is_dir()}
     return tuple(map(str, sorted(found)))

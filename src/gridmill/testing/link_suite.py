@@ -133,7 +133,7 @@ class LinkHarness(ABC):
         self.server.send(channel, messages)
 
     def by(self, channel: int) -> Sequence[FromPod | None]:
-        """Returns the messages of a channel. None marks the end of the channel."""
+        """Returns the messages of a channel. The value None in the list means that the channel has ended."""
         return [got.message for got in self.came if got.channel == channel]
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:

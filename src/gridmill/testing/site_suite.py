@@ -42,7 +42,7 @@ class SiteHarness(ABC):
         """Lets a short time pass at the site."""
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Steps until the condition is true. Raises AssertionError if it is not true after
+        """Steps until the condition is true. Raises AssertionError if the condition is not true after
         `deadline_seconds`."""
         until = time.monotonic() + self.deadline_seconds
         while not condition():

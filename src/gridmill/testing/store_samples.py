@@ -213,8 +213,8 @@ def one_of_each() -> tuple[Noun, ...]:
 
 
 def an_event(number: int = 0, *, run_id: str = "weather-1", job: str = "work", text: str = "x\n") -> Event:
-    """Returns a log line from the pod `trainers-1.0`. If `number` is 0, it returns an event of the control
-    node."""
+    """Returns a log line from the pod `trainers-1.0`. If `number` is 0, the function returns an event of the
+    control node."""
     return Event(
         time=1e9 + 0.25,
         type="log" if number else "state",

@@ -49,8 +49,8 @@ from gridmill.testing.store_samples import (
 )
 
 Opener: TypeAlias = Callable[[], Store]
-"""A function that opens the same database at each call. For a store in memory, it opens a new, empty
-store."""
+"""A function that opens the same database at each call. For a store in memory, the function opens a new,
+empty store."""
 
 
 def check_events_come_back_in_order(open_store: Opener) -> None:

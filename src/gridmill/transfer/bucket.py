@@ -32,7 +32,8 @@ _SAY = (
 )
 _SILENT = "the bucket's server does not answer"
 _CLOUDS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
-"""Metadata services of cloud providers. Libraries ask them for credentials if no credentials are given."""
+"""Metadata services of cloud providers. Libraries ask these services for credentials if no credentials are
+given."""
 _TRIED = re.compile(
     r"Generic \w+ error: Error performing \w+ \S+ in \S+(, .*retry_timeout: \S+)?\s+- (HTTP error: )?"
 )

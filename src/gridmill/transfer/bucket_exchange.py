@@ -38,7 +38,8 @@ class UniqueNames:
         return name
 
     def end(self, name: str) -> None:
-        """Ends the use of this name. If an object with this name appears later, it is not used any more."""
+        """Ends the use of this name. If an object with this name appears in the bucket later, no transfer
+        uses the object."""
         with self._lock:
             self._names.discard(name)
             self._last = self._monotonic()
@@ -135,7 +136,7 @@ class ExportBucketEndpoint:
     @contextmanager
     def _once(self) -> Iterator[str]:
         """Yields the name of a new object, which is deleted at the end of the `with` block. If the object
-        cannot be deleted then, `sweep` deletes it later."""
+        cannot be deleted at the end of the block, `sweep` deletes it later."""
         name = self._names.begin()
         try:
             yield name

@@ -519,7 +519,7 @@ class SpaceByOwner:
         `others` contains the content of those owners that this object does not manage. Returns owners that
         came later and are still waiting. The returned owners lose their space and must request all of it
         again. Raises CapacityError if the request exceeds the quota. Raises UnavailableError while other
-        owners use the space, or if they came earlier and are waiting.
+        owners use the space, or while owners that came earlier are waiting.
         """
         trees = {**self._trees.get(owner, {}), tree: wanted}
         mine = {name: size for has in trees.values() for name, size in has.items()}

@@ -16,8 +16,8 @@ _SYNC_FILE_RANGE: Callable[..., int] | None = getattr(_C, "sync_file_range", Non
 _WRITE = 2  # SYNC_FILE_RANGE_WRITE: start to write, do not wait
 READ_ONLY = 0o444  # placed files are hard links to stored files
 SEALED_NS = 1_000_000_000_000_000_000
-"""The modification time that sealed files get. If a file has another modification time, it was changed, and
-is not used any more."""
+"""The modification time that sealed files get. A file with any other modification time was changed, and is
+not used any more."""
 _PIECE_BYTES = 1 << 18
 _JUST_NS = 60_000_000_000
 _RENAMEAT2: Callable[..., int] | None = getattr(_C, "renameat2", None)
@@ -39,7 +39,7 @@ def put(draft: Path, folder: int, name: str) -> None:
     """Renames the draft file to `name` in the folder (a file descriptor), in one atomic step if the system
     supports it.
 
-    If another file had this name before, it gets the name of the draft. Raises OSError.
+    If another file had this name before, the other file gets the name of the draft. Raises OSError.
     """
     try:
         os.stat(name, dir_fd=folder, follow_symlinks=False)

@@ -113,10 +113,10 @@ class MeteredEndpoint(Protocol):
 class TransferLimits:
     """The limits of a transfer.
 
-    At most `parallel` batches are in flight. Together, they use at most `limit_bytes_per_second` (None means
-    no limit). On a slow connection, fewer and smaller batches are used, because an interruption loses the
-    batches in flight. A failed request is retried after `wait_seconds`, and then after longer waits, for up
-    to `patience_seconds`. The measurement of `patience_seconds` starts again whenever data arrives.
+    At most `parallel` batches are in flight. All batches together use at most `limit_bytes_per_second` (None
+    means no limit). On a slow connection, fewer and smaller batches are used, because an interruption loses
+    the batches in flight. A failed request is retried after `wait_seconds`, and then after longer waits, for
+    up to `patience_seconds`. The measurement of `patience_seconds` starts again whenever data arrives.
     """
 
     parallel: int = 4

@@ -104,8 +104,8 @@ class LargeFiles:
     `large/NAME`, and the layout of a file as `layouts/NAME`.
 
     This class is safe to call from several threads. If the process is killed, an incomplete file contains
-    some of its chunks. When the file is expected again, the hashes of its content show which chunks it
-    contains.
+    some of its chunks. When an incomplete file is expected again, the hashes of its content show which
+    chunks it contains.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -320,7 +320,7 @@ class LargeFiles:
             return os.pread(data.fileno(), size, offset)
 
     def remove(self, name: str) -> None:
-        """Deletes the file. Other hard links to the file stay. Raises OSError."""
+        """Deletes the file. Other hard links to the content of the file are not deleted. Raises OSError."""
         with self._changed:
             file = self._files.pop(name, None)
             if file is None:

@@ -74,7 +74,8 @@ class Decoder:
     """Parses frames piece by piece while they arrive. The decoder stores at most one chunk in addition to
     the pieces.
 
-    The decoder does not compare hashes. The receiver compares them when it stores a chunk (`Chunk.check`).
+    The decoder does not compare hashes. The receiver compares the hashes when it stores a chunk
+    (`Chunk.check`).
     """
 
     def __init__(self, *, largest_bytes: int = LARGEST_CHUNK_BYTES) -> None:
@@ -100,8 +101,8 @@ class Decoder:
         return whole
 
     def end(self) -> None:
-        """Must be called at the end of the data. Raises InputError if the data ends in the middle of a
-        frame."""
+        """The caller must call this method at the end of the data. Raises InputError if the data ends in the
+        middle of a frame."""
         if self._head or self._name:
             raise InputError("the data ends in the middle of a frame", hint="Send the chunks again.")
 

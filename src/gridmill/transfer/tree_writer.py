@@ -37,8 +37,8 @@ class CheckedOutTree:
     """The record of a folder that was built from chunks, or that is about to be built. The record is written
     before the folder gets its name.
 
-    `mark` contains the inode and the time of change (ns) of the folder, which distinguish it from another
-    folder at the same path. `content` is the fingerprint of the folder's manifest. `owners` are the attempts
+    `mark` contains the inode and the time of change (ns) of the folder, so that another folder at the same
+    path can be recognised. `content` is the fingerprint of the folder's manifest. `owners` are the attempts
     that use the folder.
     """
 
@@ -88,11 +88,11 @@ class TreeCheckout:
         """Builds the folder (or the single file) at `uri` for an attempt.
 
         If chunks are missing, the function returns them, pins all chunks for the attempt, and builds
-        nothing. The caller must call it again after the chunks have arrived. The built files are read-only,
-        and are links to chunks if possible. With `writable`, the built files are new copies at each call. An
-        older folder at the path is replaced. Raises ConflictError if another attempt uses the folder with
-        other content. Raises UnsafePathError, InputError, CapacityError if the request exceeds the quota,
-        UnavailableError while other owners use the space (see DiskRoom), and StorageError.
+        nothing. The caller must call this function again after the chunks have arrived. The built files are
+        read-only, and are links to chunks if possible. With `writable`, the built files are new copies at
+        each call. An older folder at the path is replaced. Raises ConflictError if another attempt uses the
+        folder with other content. Raises UnsafePathError, InputError, CapacityError if the request exceeds
+        the quota, UnavailableError while other owners use the space (see DiskRoom), and StorageError.
         """
         check_path(uri)
         check_manifest(manifest)
@@ -344,7 +344,7 @@ def _check_size(size_bytes: int, entry: FileEntry) -> None:
 
 
 def _append(source: int, target: int) -> None:
-    """Copies the content of the file. The kernel makes the copy if it can."""
+    """Copies the content of the file. If the kernel can make the copy, the kernel makes it."""
     try:
         while os.copy_file_range(source, target, 1 << 30):
             pass

@@ -23,7 +23,7 @@ class WriteBatch:
 
     def add(self, path: Path, data: bytes) -> None:
         """Writes the file as a draft. `place` later gives the draft its name. If several files were added
-        for one path, the last one is kept. Raises StorageError."""
+        for one path, only the last file is written. Raises StorageError."""
         draft = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
             try:

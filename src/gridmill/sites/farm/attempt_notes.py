@@ -149,7 +149,8 @@ def with_transfers(event: PodEvent, carriage: AttemptTransfers) -> PodEvent:
 def ended(
     event: PodEvent, state: AttemptState, message: str, *, hint: str = "", cause: Cause = Cause.STORAGE
 ) -> PodEvent:
-    """Returns the event with the given end state and message in place of its own end state and message."""
+    """Returns a copy of the end event in which the end state and the message are replaced with the given
+    values."""
     outcome = AttemptOutcome(
         state=state, cause=Cause.LOST if state == AttemptState.LOST else cause, message=message, hint=hint
     )

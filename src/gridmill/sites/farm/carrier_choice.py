@@ -5,7 +5,7 @@ This module also deletes objects that this home has put into buckets and that ar
 on the disk record in which buckets and folders this home put objects, so that the objects are found after a
 restart. Objects for one use are deleted after that use, and objects for repeated use are deleted after a set
 time. When a site is removed, its objects for repeated use are deleted only if no other site of this process
-uses the same place. During the deletion, no new objects can be put at this place.
+uses the same folder of the bucket. During the deletion, no new objects can be put into this folder.
 """
 
 import logging
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketPrefix:
-    """A place in the bucket at `url`. With a `folder`, the place has the objects that one process put there
-    for one use. Without a `folder`, the place has the objects for repeated use.
+    """A place in the bucket at `url` where this home puts objects. With a `folder`, the place has the
+    objects that one process put there for one use. Without a `folder`, the place has the objects for
+    repeated use.
 
     `endpoint` is the address of the bucket's server, or empty for the cloud's own server. `over` is the Unix
     time at which this home first noticed that the process had ended.
@@ -95,14 +96,14 @@ class BucketPrefixes:
         return tuple(lots)
 
     def done(self, lot: BucketPrefix) -> None:
-        """Deletes the note of a place that is empty and stays empty, unless this process still uses the
-        place. May be repeated."""
+        """Deletes the note of a place in a bucket that is empty and stays empty, unless this process still
+        uses the place. May be repeated."""
         with self._lock, suppress(OSError):  # then it is checked again
             if lot not in self._started:
                 self._path(lot).unlink(missing_ok=True)
 
     def end(self, lot: BucketPrefix) -> None:
-        """Records that the place is empty and that this process puts no more objects there."""
+        """Records that a place in a bucket is empty and that this process puts no more objects there."""
         with self._lock:
             self._started.discard(lot)
         self.done(lot)
@@ -122,8 +123,8 @@ class PrefixesInUse:
         self._lock = threading.Lock()
 
     def hold(self, lot: BucketPrefix) -> None:
-        """Records one more use of the place for objects. Raises UnavailableError while old objects are being
-        deleted at the place."""
+        """Records that one more user puts objects at this place in a bucket. Raises UnavailableError while
+        old objects are being deleted at the place."""
         with self._lock:
             if lot in self._clearing:
                 raise UnavailableError(
@@ -134,14 +135,14 @@ class PrefixesInUse:
             self._held[lot] += 1
 
     def release(self, lot: BucketPrefix) -> None:
-        """Ends one use of the place, because its user stores no more objects there."""
+        """Records that one user of this place in a bucket puts no more objects there."""
         with self._lock:
             self._held[lot] -= 1
 
     @contextmanager
     def clearing(self, lot: BucketPrefix) -> Iterator[bool]:
-        """Yields whether all objects at the place may be deleted. If the objects may be deleted, no new use
-        of the place can start inside the `with` block."""
+        """Yields whether all objects at this place in a bucket may be deleted. If the objects may be
+        deleted, no new use of the place can start inside the `with` block."""
         with self._lock:
             free = self._held[lot] <= 0 and lot not in self._clearing
             if free:
@@ -167,8 +168,8 @@ _SWEEP_SECONDS, _AGED_SECONDS, _LOOK_SECONDS = 300.0, 1800.0, 60.0
 _AHEAD = timedelta(days=2)  # of the bucket's clock
 _LOG = logging.getLogger(__name__)
 LIVE: set[str] = set()
-"""The folders in buckets to which this process writes. While a site is being changed, it may have two such
-folders."""
+"""The folders in buckets to which this process writes. While a site is being changed, the site may have two
+folders in buckets."""
 
 
 class BucketCollector:
@@ -268,8 +269,8 @@ class BucketCollector:
             self._prefixes.done(lot)
 
     def clear(self, others: Iterable[BucketPrefix]) -> None:
-        """Deletes all objects of a removed site. Objects at places that are also in `others` stay, and
-        belong to the other sites afterwards. A failed deletion is skipped."""
+        """Deletes all objects of a removed site. Objects at places that are also in `others` are not
+        deleted, because other sites use these places. A failed deletion is skipped."""
         kept = {lot for lot in others if not lot.folder}
         for lot in self._prefixes.all():
             if lot in kept:

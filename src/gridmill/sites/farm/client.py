@@ -133,8 +133,9 @@ class PinnedConnection(http.client.HTTPSConnection):
             self.sock.settimeout(seconds)
 
     def cut(self) -> None:
-        """Ends the connection from another thread than the thread that uses it. The TLS shutdown is skipped,
-        because otherwise the thread that uses the connection would continue without TLS."""
+        """Ends the connection. The calling thread is not the thread that uses the connection. The TLS
+        shutdown is skipped, because otherwise the thread that uses the connection would continue without
+        TLS."""
         if self.sock is not None:
             try:
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
@@ -450,7 +451,7 @@ class FarmClient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeteredFarmClient:
-    """The chunk endpoint of a farm that counts the bytes that it sends and receives."""
+    """A chunk endpoint at a farm. The endpoint counts the bytes that it sends and receives."""
 
     farm: FarmClient
     meter: ByteMeter

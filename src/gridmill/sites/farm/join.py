@@ -67,8 +67,8 @@ def _join(kept: CredentialFiles, tenant: str, at: FarmCredentials, line: str) ->
 
 
 def _join_response(farm: FarmClient, request: JoinRequest) -> JoinResponse:
-    """Sends the join request. If the farm answers with an error, its text is changed so that it helps the
-    user who typed the join line."""
+    """Sends the join request. If the farm answers with an error, the function changes the text of the error
+    so that it helps the user who typed the join line."""
     try:
         return farm.join(request)
     except AwayError as error:

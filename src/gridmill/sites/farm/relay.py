@@ -105,8 +105,8 @@ _CARRIERS = 4
 
 
 class AttemptData(Protocol):
-    """Transfers the data of attempts to and from a farm. `upload_inputs` and `download_results` may take
-    long, and several threads call them."""
+    """Transfers the data of attempts to and from a farm. Calls of `upload_inputs` and `download_results` may
+    take long, and several threads make such calls."""
 
     def note(self, order: AttemptOrder, pod_id: str) -> None:
         """Notes that the pod was asked to start the attempt. Returns at once."""
@@ -520,8 +520,8 @@ class UndeliveredEvents:
             raise UnavailableError("the site is closed and downloads no more results") from error
 
     def take(self, pod: str) -> Words | None:
-        """Returns the final events of the pod, or None if they are not complete. Raises the errors that
-        `bring` raised for this pod."""
+        """Returns the final events of the pod, or None if these events are not complete. Raises the errors
+        that `bring` raised for this pod."""
         with self._lock:
             value = self._pending.get(pod)
             if value is None or not value.is_ready():

@@ -348,8 +348,8 @@ class FarmSite:
         return PodReport(status=PodStatus.GONE, message=why)
 
     def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
-        """Returns the events in the pod's journal after the results that they report were downloaded. Raises
-        UnavailableError."""
+        """Downloads the results that the events in the pod's journal report, and then returns the events.
+        Raises UnavailableError."""
         here = self._undelivered.take(pod_id)
         if here is not None:
             return here
@@ -362,8 +362,8 @@ class FarmSite:
         return self._download_events(pod_id, tuple(words))
 
     def _download_events(self, pod_id: str, words: Words) -> Words:
-        """Returns the events in the pod's journal after the results that they report were downloaded. Raises
-        UnavailableError."""
+        """Downloads the results that the events in the pod's journal report, and then returns the events.
+        Raises UnavailableError."""
         self._attempt_data.leave(pod_id)
         events = self._attempt_data.download_results(Events(events=words)).events
         self._answer(partial(self._attempt_data.checkpoints.settle, pod_id))

@@ -278,7 +278,7 @@ class HomeAttemptData:
     @contextmanager
     def _telling(self, attempt_id: str, way: str) -> Iterator[TransferProgress]:
         """Shows the progress of the transfer inside the `with` block, and the reason if the transfer cannot
-        continue. If the farm cannot be reached, the site reports it instead.
+        continue. If the farm cannot be reached, the site reports this problem.
 
         Raises UnavailableError if `close` interrupted the transfer.
         """

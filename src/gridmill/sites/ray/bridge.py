@@ -306,9 +306,9 @@ class Bridge:
         return reports | self._without_keepers([pod_id for pod_id in pod_ids if pod_id not in reports])
 
     def _waiting(self, pod_id: str) -> PodReport:
-        """Returns the report on a pod whose actor has not answered. The pod waits for its placement, or it
-        is starting, or the connection is slow. If a node left the cluster before a placement group was
-        placed, the group will never be placed."""
+        """Returns the report on a pod whose actor has not answered. There are three possible reasons: the
+        pod waits for its placement, the pod is starting, or the connection is slow. If a node left the
+        cluster before a placement group was placed, the group will never be placed."""
         note = self._notes.read(pod_id)
         if note is None or self._group(pod_id) != "PENDING":
             return PodReport(status=PodStatus.RUNNING, message="the node of the pod has not answered yet")
@@ -424,7 +424,7 @@ class Bridge:
         return min(_LEAVE_SECONDS, self._opening.patience_seconds) if left else self._opening.patience_seconds
 
     def _over(self, pod_id: str) -> None:
-        """Records that a pod has ended for good, or that it will never start. After the last pod of its
+        """Records that a pod has ended permanently, or that it will never start. After the last pod of its
         placement group, the placement group is removed too."""
         self._lost_since.pop(pod_id, None)
         note = self._notes.read(pod_id) or PlacementNote(node="", group=pod_id, at=time.time())

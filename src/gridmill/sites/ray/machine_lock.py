@@ -72,7 +72,7 @@ def runs(folder: Path) -> int | None:
 
 
 def _end_left(folder: Path) -> bool:
-    """Ends a recorded node whose starting process has ended. Returns whether there was such a node."""
+    """Ends a recorded node whose starting process has ended. Returns whether a recorded node was ended."""
     pid = runs(folder)
     if pid is None or not _is_orphan(folder, pid):
         return False

@@ -178,8 +178,8 @@ class PodActor:
 
 @ray.remote
 def look(home: str, environment: Mapping[str, str], pod_id: str) -> tuple[str, str]:
-    """Returns this node's report on a pod without an actor. If processes of the pod still run, they are
-    ended first."""
+    """Returns this node's report on a pod without an actor. Before the report, the function ends the
+    processes of the pod that still run."""
     site = _site(home, environment)
     site.tear_down([pod_id])
     seen = site.observe([pod_id])[pod_id]

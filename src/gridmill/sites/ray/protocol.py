@@ -16,7 +16,7 @@ class BridgeHello:
     `address` is the address of the Ray cluster. `mark` distinguishes the pods of this home from the pods of
     other homes. `notes` is the folder with the records of started pods. `home` is the folder of pods on
     every node, and `environment` contains the environment variables of the pods. `root_mark` is the path of
-    a file below the storage root. The pods of a lost node count as ended after `patience_seconds`.
+    a file below the storage root. The site treats the pods of a lost node as ended after `patience_seconds`.
     """
 
     address: str

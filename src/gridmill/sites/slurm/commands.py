@@ -74,7 +74,7 @@ class LocalShell:
 
 class SshShell:
     """Runs commands on a login node. All commands share one connection of the program `ssh`, which uses the
-    configuration, keys and agent of the user. The connection is opened when it is first used, and again
+    configuration, keys and agent of the user. The connection is opened at its first use, and opened again
     after it broke."""
 
     def __init__(self, target: str, options: Sequence[str] = ()) -> None:

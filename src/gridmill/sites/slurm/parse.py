@@ -36,7 +36,7 @@ PARTITION = "partition/"
 is followed by a star."""
 
 MEMORY_SHARE = 0.9
-"""The share of a node's memory that jobs may use. The pods themselves need the other part."""
+"""The share of a node's memory that jobs may use. The pods themselves need the other part of the memory."""
 
 _USABLE = frozenset(
     {"idle", "mixed", "allocated", "completing", "planned", "reserved", "blocked", "cloud", "dynamic_norm"}

@@ -110,7 +110,7 @@ def _ended_by_itself(marks: frozenset[str]) -> bool:
 
 def _ended_before_its_job(seen: PodEvidence) -> PodReport:
     """Returns the report on a pod that ended before its Slurm job, either by itself or because of a signal.
-    After a signal, Slurm soon reports the reason."""
+    If a signal ended the pod, Slurm soon reports the reason for the signal."""
     if _ended_by_itself(seen.marks) or seen.for_seconds >= SIGNALLED_SECONDS:
         return _ENDED
     return PodReport(

@@ -106,7 +106,7 @@ def _cpus(batch: BatchJob) -> int:
 
 
 def _memory_mib_per_cpu(batch: BatchJob) -> int:
-    """Returns the memory per CPU, because Slurm selects the nodes of tasks. The memory includes the part
+    """Returns the memory per CPU, because Slurm selects the nodes of tasks. The result includes the memory
     that the pod itself needs. The value is rounded down, because a pod that is as large as its node must
     still fit."""
     return max(1, int(batch.capacity.memory_bytes / MEMORY_SHARE / MIB / _cpus(batch) + 1e-6))
@@ -263,7 +263,7 @@ done
 
 
 def finish(folder: str, pods: Iterable[str]) -> str:
-    """Returns the script that marks these pods as ended for good."""
+    """Returns the script that marks these pods as permanently ended."""
     lines = [f"mkdir pods/{pod}/claimed 2>/dev/null; : > pods/{pod}/ended" for pod in pods]
     return "\n".join([f"cd {folder} || exit 1", *lines, "exit 0", ""])
 

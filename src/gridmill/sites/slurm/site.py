@@ -90,7 +90,7 @@ class SlurmSite:
     # --- properties
 
     def nodes(self) -> tuple[Node, ...]:
-        """Returns the usable nodes of the partition. Slurm is asked for them once a minute.
+        """Returns the usable nodes of the partition. The site asks Slurm for the nodes once a minute.
 
         Raises UnavailableError (also if the storage root does not exist on the cluster), StorageError if the
         storage root cannot be written, and InputError if the partition is unknown.
@@ -265,7 +265,7 @@ class SlurmSite:
         return sights
 
     def _list(self, pod_ids: Sequence[str]) -> tuple[tuple[SqueueJob, ...], dict[str, set[str]]]:
-        """Returns the Slurm jobs, and the mark files of the pods by pod."""
+        """Returns the Slurm jobs, and for each pod the names of its mark files."""
         names = [self._job(name) for name in dict.fromkeys(map(deployment_of, pod_ids))]
         done = self._ask(script.look(self._folder(), pod_ids, names))
         marks: dict[str, set[str]] = {}
