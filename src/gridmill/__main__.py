@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 def program() -> None:
     """The entry point of `gridmill`: it runs `main` and then ends the process without the cleanup of the
-    interpreter, which would take longer than many commands. All clients are already closed at this point."""
+    interpreter, which would take longer than many commands. All clients were closed before the process ends
+    in this way."""
     code: object = 0
     try:
         text = stored_help(sys.argv[1:], os.environ)

@@ -66,8 +66,8 @@ class InputError(GridmillError):
 
 
 class PipelineError(InputError):
-    """A pipeline file has an error, and `place` is the text `FILE:LINE: FIELD`. If the file has several
-    errors, `problems` has the place, the message and the hint of each error."""
+    """A pipeline file has an error, and `place` has the file, the line and the field of the error. If the
+    file has several errors, `problems` has the place, the message and the hint of each error."""
 
     code = "invalid-pipeline"
     problems: tuple[tuple[str, str, str], ...] = ()
@@ -202,7 +202,7 @@ class AwayError(UnavailableError):
 
 class InstallError(UnavailableError):
     """Packages could not be installed because the package index did not answer or the installer was killed.
-    The requirements may still be correct."""
+    The requirements of the job may nevertheless be correct."""
 
     code = "install"
 

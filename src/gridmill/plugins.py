@@ -2,8 +2,8 @@
 installed packages have the same form and extend these tables.
 
 A package adds its own record stores, sites and links with the entry-point groups `gridmill.stores`,
-`gridmill.sites` and `gridmill.transport`. The built-in plug-ins have no privileges. (The kinds of jobs are
-defined in `domain/job.py`.)
+`gridmill.sites` and `gridmill.transport`. Built-in plug-ins have no more rights than the plug-ins of other
+packages. (The kinds of jobs are defined in `domain/job.py`.)
 """
 
 from collections.abc import Callable, Mapping

@@ -101,8 +101,9 @@ class QuickReads:
         return await asyncio.get_running_loop().run_in_executor(pool, make, call.name, call.arguments)
 
     def _may_wait(self, call: _Call) -> bool:
-        """Returns whether the call can wait in this middleware. Only the events of a complete run are in
-        memory. A request for any other stream waits in a thread of its own."""
+        """Returns whether the call can wait in this middleware. Only a call for the events of a whole run
+        can wait here, because these events are in memory. A request for any other stream waits in a thread
+        of its own."""
         return (
             self._ready is not None
             and call.name == "events"
@@ -111,8 +112,8 @@ class QuickReads:
         )
 
     async def _awaited(self, call: _Call, scope: Scope, receive: Receive) -> bytes:
-        """Returns the answer as soon as it has an item. If the waiting time ends, the client disconnects or
-        the server stops, the answer may be empty."""
+        """Waits until the answer has an item, and returns the answer. If the waiting time ends, the client
+        disconnects or the server stops, the answer may be empty."""
         loop = asyncio.get_running_loop()
         until, stopping = loop.time() + call.wait_seconds, scope.get("gridmill.stopping")
         commits = self._commits_of(loop)
@@ -144,7 +145,7 @@ class QuickReads:
 
 
 class _Commits:
-    """Notifies the coroutines of one event loop about the next commit of the control node."""
+    """Wakes the coroutines of one event loop that wait for the next commit of the control node."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -49,7 +49,7 @@ _SOON_SECONDS = 30 * _DAY_SECONDS
 
 
 def look_at_clusters(settings: Settings) -> Iterator[Check]:
-    """Yields one check for each farm that this home has joined."""
+    """Yields the result of one check for each farm that this home has joined."""
     folder = settings.home / "clusters"
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     for name in names:
@@ -171,8 +171,8 @@ def _packages() -> tuple[bool, str]:
 
 
 def _dates(certificate: Path) -> tuple[bool, str]:
-    """Checks the dates of the farm's own certificate. The check is needed because all tenants refuse the
-    certificate if the clock was set back."""
+    """Checks the dates of the farm's own certificate. If the clock was set back, the certificate is not
+    valid yet, and all tenants refuse it."""
     try:
         amiss = look_at_dates(
             certificate,
@@ -229,7 +229,7 @@ def _tenants(settings: Settings) -> Iterator[Check]:
 
 
 def _isolation(settings: Settings, one_user: str) -> str:
-    """Checks how the jobs of tenants are isolated on this machine now."""
+    """Checks how the jobs of tenants are isolated from each other on this machine."""
     if one_user:
         return "none: jobs run as the farm's own user, and are limited like jobs of this machine's own grid"
     isolation = look_at_isolation(settings.cgroups)

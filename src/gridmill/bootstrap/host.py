@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ProgramHost:
-    """The host of the program `gridmill`; see `ports.host.Host`."""
+    """The implementation of `ports.host.Host` for the program `gridmill`."""
 
     def preflight(self, question: "PreflightRequest") -> "PreflightResult":
         """See Host."""

@@ -34,7 +34,7 @@ def gather(grid: Grid, settings: Settings, host: str, port: int) -> LooseGrid:
 
 
 class LocalProvider:
-    """This machine in the role of a machine that a grid may use; see `ports.host.Provider`."""
+    """The implementation of `ports.host.Provider`, with which commands let a grid use this machine."""
 
     def __init__(self, watch: IdleWatch | None = None) -> None:
         self._watch = watch or IdleWatch()

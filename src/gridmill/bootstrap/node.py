@@ -376,7 +376,7 @@ DISK_SECONDS = 0.5
 
 
 class NullLinkServer:
-    """The link server of a control node that only reads. No pod can connect to it."""
+    """The link server of a control node that only reads. No pod can connect to this server."""
 
     def receive(self) -> tuple[ReceivedMessage, ...]:
         """Receive nothing."""

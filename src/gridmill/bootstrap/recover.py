@@ -143,8 +143,8 @@ def _salvaged(path: Path, folder: Path) -> Salvage:
 
 
 def _keep_aside(path: Path) -> Path | None:
-    """Renames the files of the record store. The main file is renamed last, so that an interrupted call
-    leaves this file at its place."""
+    """Renames the files of the record store. The main file is renamed last, so that it still has its old
+    name if the call is interrupted."""
     number = 1
     while any(path.with_name(f"{path.name}.lost-{number}{end}").exists() for end in _BESIDE):
         number += 1

@@ -207,8 +207,8 @@ def _ends_for_server(home: Path) -> bool:
 
 
 def is_permanent(home: Path) -> bool:
-    """Returns whether the owner of the home is a `gridmill up`. Only a control node of `gridmill up` writes
-    the file control.json, so the file shows that this control node is the owner."""
+    """Returns whether the control node that owns the home was started by `gridmill up`. Only a control node
+    of `gridmill up` writes the file control.json, so the file shows that this control node is the owner."""
     try:
         announced = json.loads((home / "control.json").read_text())["pid"]
         return bool(str(announced) == (home / "control.lock").read_text().strip())

@@ -24,11 +24,11 @@ class BackgroundRunner(Protocol):
     must not use records. The function `then` is called with the result of `act` under the node's lock."""
 
     def submit(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
-        """Start `act` in the background, unless work with the same key is running or its result was not
-        processed yet."""
+        """Start the function `act` in the background, unless work with the same key is running or has a
+        result that was not processed yet."""
 
     def is_running(self, key: str) -> bool:
-        """Return whether work with that key is running, or its result was not processed yet."""
+        """Return whether work with that key is running, or has a result that was not processed yet."""
 
     def apply_results(self) -> bool:
         """Call `then` for all work in the background that has finished. The method returns whether any work

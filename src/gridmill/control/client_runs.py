@@ -1,5 +1,5 @@
-"""This module has the runs for which a client waits: the environment of their jobs, and their stop when the
-client disconnects."""
+"""This module handles the runs for which a client waits: it stores the environment of their jobs, and stops
+a run when its client disconnects."""
 
 from collections.abc import Callable, Mapping
 
@@ -16,8 +16,8 @@ searched for the run."""
 
 
 class AttendedRuns:
-    """The runs for which clients of one control node wait. With `own_environment`, jobs get the environment
-    of the control node, whichever client starts the run.
+    """The runs for which clients of one control node wait. If `own_environment` is true, jobs get the
+    environment of the control node and not the environment of the client that starts their run.
 
     Environments of clients can contain secrets. The environments are held only in memory, and are deleted
     together with their run.

@@ -16,14 +16,15 @@ from gridmill.domain.pod_protocol import Event, event_id
 
 _RUNS = 16
 _EVENTS, _BYTES = 4000, 256 * 1024
-"""The largest number of events of one run that are held in memory, and their largest total size in bytes."""
+"""The largest number and the largest total size in bytes of the events of one run that are held in
+memory."""
 _PAGES_BYTES = 8 * 1024 * 1024
 """The largest total size in bytes of the pages of earlier events that are held in memory. Followers that
 begin with the first event of a run read these pages."""
 
 
 class _Tail:
-    """All events of a run whose sequence number is greater than `begin`."""
+    """The events of a run, as far as their sequence numbers are greater than `begin`."""
 
     def __init__(self, begin: int) -> None:
         self.begin = begin
@@ -45,8 +46,8 @@ class _Tail:
 
 
 class EventTails:
-    """The events of all followed runs that are held in memory. The thread that commits adds events, and any
-    thread may read them."""
+    """The events of all followed runs that are held in memory. Events are added by the thread that commits
+    transactions, and may be read by any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -92,8 +93,8 @@ class EventTails:
             self._page_bytes = 0
 
     def keep_page(self, run_id: str, sequence: int, limit: int, page: bytes) -> None:
-        """Store a full page of events, which was read from the store, in memory. No later event of the run
-        can belong to this page."""
+        """Hold a full page of events in memory that was read from the store. Because the page is full, no
+        later event of the run can belong to it."""
         with self._lock:
             self._drop_page((run_id, sequence, limit))
             self._pages[run_id, sequence, limit] = page

@@ -36,8 +36,8 @@ the size of a job."""
 
 
 class Transaction:
-    """Changes and events that are committed together. Reads in a transaction return the changes of the
-    transaction."""
+    """Changes and events that are committed together. A read within a transaction also returns the changes
+    of this transaction."""
 
     def __init__(self, ledger: "Ledger | Transaction", now: float) -> None:
         self._ledger = ledger
@@ -67,8 +67,8 @@ class Transaction:
         self.deletes[(kind, key)] = Delete(noun=kind, key=key, expected=self._ledger.version(kind, key))
 
     def find(self, kind: type[N], key: str) -> N | None:
-        """Return the record as this transaction will store it; see `get`. Nested transactions use this
-        method."""
+        """Return the record as this transaction will store it (see `get`). This method is called by nested
+        transactions."""
         return self.get(kind, key)
 
     def version(self, kind: type[Any], key: str) -> int:
@@ -167,8 +167,8 @@ class Ledger:
         self.tails.clear()
 
     def look_for_provenances(self, names: Sequence[str]) -> None:
-        """Find with one query which of these names have no Provenance. The results of this search replace
-        the results of earlier calls."""
+        """Find with one query for which of these names the store has no Provenance. The result of this call
+        replaces the result of the previous call."""
         staged = {noun.name for noun in self._own_staged().values() if isinstance(noun, Provenance)}
         self._without_provenance = {*names} - self.store.parents(Provenance, names) - staged
 
@@ -332,8 +332,8 @@ class Ledger:
             self._before[key] = (self.snapshot.find(*key), self._versions.get(key, 0))
 
     def _ended_with(self, kind: type[Any], key: str) -> Sequence[Key]:
-        """Return the keys of the records that are no longer live when this record ends: the record itself,
-        and for a run also its jobs."""
+        """Return the keys of the records that are no longer live when this record ends. These are the record
+        itself and, if it is a run, the jobs of the run."""
         if kind is not Run:
             return [(kind, key)]
         over: list[Key] = [(kind, key), *((JobRun, job.id) for job in self.snapshot.job_runs_of(key))]

@@ -27,8 +27,9 @@ BACK_OFF_SECONDS = 1.0
 GATHER_SECONDS = 0.02
 CROWD = 16
 """If at least this many attempts are live, the node waits for a moment after each tick and collects messages
-of pods. All collected messages then need only one commit and one disk write. Use cases do not wait until
-messages of pods are collected. If fewer attempts are live, the node does not wait to collect messages."""
+of pods. Because of this wait, all collected messages need only one commit and one disk write. Calls of use
+cases are not delayed by this wait. If fewer attempts are live, the node does not wait to collect
+messages."""
 LOUD_CHARACTERS = 16_000
 """The node also collects messages if the last commit contained at least this many characters of log text."""
 LONGEST_END_SECONDS = 10.0
@@ -117,7 +118,7 @@ class ControlNode:
         return left
 
     def _load(self) -> None:
-        """Read the store, and check all work again that a crash may have interrupted."""
+        """Read the records from the store, and check all work again that a crash may have interrupted."""
         control = self.control
         control.ledger.load()
         control.counters.raise_to(control.ledger.store.counters())
@@ -255,8 +256,8 @@ class ControlNode:
         return BACK_OFF_SECONDS
 
     def _log_error(self, complaint: str) -> None:
-        """Log an error once until it ends or changes. For example, a full disk causes the same error several
-        times a second for hours."""
+        """Log an error once, and log it again only if it changes or occurs again after it has ended. For
+        example, a full disk causes the same error several times a second for hours."""
         if complaint != self._last_error:
             self.control.problems.warn(complaint)
         self._last_error = complaint

@@ -63,8 +63,9 @@ def restoration(found: RootRecords, store: Store, now: float) -> Restoration:
 
 
 def numbers(found: RootRecords, *, forgotten: bool) -> Mapping[str, int]:
-    """Return the highest number that is used for each kind of id. With `forgotten`, the store has lost the
-    numbers of ids that left no files; new numbers then begin at the next thousand."""
+    """Return the highest number that is used for each kind of id. If `forgotten` is true, the store has lost
+    its highest numbers, and some of these numbers may not be found in files either. New numbers therefore
+    begin at the next thousand."""
     used: dict[str, int] = {**found.deployments, **found.runs}
     for manifest in found.manifests:
         pipeline, _, number = manifest.version.run_id.rpartition("-")
@@ -99,8 +100,8 @@ def _aliases(
 
 def _latest(found: RootRecords, versions: Iterable[Artifact]) -> Iterator[Latest]:
     """Return the latest version of each name: the target of the last move of `latest` if it exists,
-    otherwise the version with the highest number. Every later run replaces the version that is restored as
-    the latest."""
+    otherwise the version with the highest number. Any later run replaces this restored version as the latest
+    version."""
     highest: dict[str, Artifact] = {}
     for version in versions:
         before = highest.get(version.name)

@@ -37,9 +37,10 @@ def plan_removal(
     """Return the versions that a reference names for removal, and the reasons that prevent their removal.
     The reference `pipeline/job` names all versions of the job.
 
-    With `of_table`, a single version of a sink is accepted, too. If a version of a sink is removed, its
-    table is kept, and a later load deletes the files that only this version needed. Without `of_table`, a
-    single version of a sink raises ConflictError. Raises InputError for an alias, and NotFoundError.
+    If `of_table` is true, the reference may also name a single version of a sink. If a version of a sink is
+    removed, its table is kept, and a later load deletes the files that only this version needed. If
+    `of_table` is false, the function raises ConflictError for a single version of a sink. Raises InputError
+    for an alias, and NotFoundError.
     """
     name, version = split_reference(reference)
     if version and not version.isdecimal():
@@ -132,8 +133,8 @@ def removed_uris(ledger: Ledger, versions: Sequence[Artifact]) -> Iterator[str]:
 
 
 _SETTLED_SECONDS = DAY_SECONDS
-"""The number of seconds for which folders of ended pods and attempts are kept, so that users can find out
-why they ended."""
+"""The folders of ended pods and attempts are kept for this number of seconds, so that users can find out why
+the pods and attempts ended."""
 
 Rubbish = tuple[ReclaimableItem, DiskItem]
 
@@ -190,7 +191,7 @@ def _retentions(catalog: Catalog, names: Iterable[str]) -> Mapping[str, Retentio
 
 
 def old_runs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iterator[str]:
-    """Return the finished runs that ended before a given time and still have events."""
+    """Return the runs that ended before a given time and whose events are still in the store."""
     for run in records.runs:
         ended = run.state in FINISHED_RUNS and run.ended is not None and run.ended < before
         if ended and ledger.store.events(run_id=run.id, limit=1):
@@ -210,8 +211,8 @@ def unused_logs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iter
 def unused_files(
     catalog: Catalog, records: GarbageSnapshot, things: Iterable[DiskItem], now: float, before: float
 ) -> Iterator[Rubbish]:
-    """Return the files on the disk that can be deleted. Records that ended before the time `before` no
-    longer protect their files."""
+    """Return the files on the disk that can be deleted. The files of a run, attempt or pod that ended before
+    the time `before` can be deleted even if its record exists."""
     idle = not catalog.ledger.snapshot.runs
     lost = may_have_lost_versions(catalog.ledger)
     pods = catalog.ledger.snapshot.places.owners  # their journals may still be read
@@ -265,8 +266,9 @@ these areas, or Gridmill can make the items again."""
 def evictable(
     catalog: Catalog, records: GarbageSnapshot, things: Iterable[DiskItem], now: float
 ) -> Iterator[Rubbish]:
-    """Return the items that can be deleted immediately if their disk is nearly full, whatever their age is.
-    Code and environments are kept while a pod is up, because the pod may need them."""
+    """Return the items that can be deleted immediately if the disk that contains them is nearly full,
+    whatever the age of the items is. Code and environments are kept while a pod is up, because the pod may
+    need them."""
     snapshot = catalog.ledger.snapshot
     in_use = bool(snapshot.deployments) or bool(snapshot.attempts)
     caches = frozenset({DiskArea.CODE, DiskArea.ENVIRONMENT})
@@ -285,8 +287,8 @@ def evictable(
 
 def oldest_for(spaces: Sequence[DiskSpace], unused: Iterable[DiskItem]) -> list[DiskItem]:
     """Return the oldest unused items, as many as are needed to restore the reserve of each disk that is
-    nearly full, plus a quarter of the reserve. The additional quarter of the reserve prevents that the disk
-    is soon nearly full again. `spaces` has the disks of the home and of the storage root, or the one disk
+    nearly full, plus a quarter of the reserve. Without the additional quarter of the reserve, the disk would
+    soon be nearly full again. `spaces` has the disks of the home and of the storage root, or the one disk
     that has both."""
     chosen: list[DiskItem] = []
     in_order = sorted(unused, key=lambda thing: thing.changed)
@@ -452,7 +454,7 @@ def deletable_versions(
 
 
 def _untold(store: Store, versions: frozenset[str], going: set[str]) -> Iterator[Record]:
-    """Return the records of these versions to which no run will refer after the runs `going` are deleted."""
+    """Return the records of these versions to which no run refers after the runs in `going` are deleted."""
     if versions:
         jobs = (record.noun for record in store.list(JobRun))
         kept = (job for job in jobs if isinstance(job, JobRun) and job.run_id not in going)
@@ -510,9 +512,9 @@ def delete_records(
 ) -> None:
     """Delete these records from the store. A run is deleted together with its jobs and attempts in one
     commit, which deletes all of them or none. A record that has changed after it was read is kept, for
-    example because a run was resumed. If a changed record was kept, all removed versions are also kept this
-    time, because the changed run may refer to them. The caller does not need the node's lock, because none
-    of these records should be in the memory of the control node."""
+    example because a run was resumed. If a changed record was kept, this call also keeps the records of all
+    removed versions, because a changed run may refer to them. The caller does not need the node's lock,
+    because none of these records should be in the memory of the control node."""
     further = (*history.deployments, *history.measurements, *history.versions, *history.provenances)
     for run in history.runs:
         if not goes_on():

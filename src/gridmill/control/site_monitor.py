@@ -21,8 +21,8 @@ from gridmill.ports.site import ExternalCleanup, QueueSite, SitePort, TransferSi
 
 SURVEY_SECONDS = 5.0
 PROBE_SECONDS = 600.0
-"""The number of seconds between two probes of a site on other machines, while its transfer rates are
-unknown."""
+"""While the transfer rates of a site on other machines are unknown, the site is probed at this interval in
+seconds."""
 
 
 class SiteMonitor:
@@ -104,7 +104,8 @@ class SiteMonitor:
         return now is not None and describe_farm(now) == describe_farm(site)
 
     def survey(self, site: Site) -> None:
-        """Poll one site and record the result. Raises the errors of the site."""
+        """Poll one site and record the result. If the interface to the site raises an error, this method
+        raises it too."""
         known = self._node.control.sites.get(site.name)
         port = known or self._node.control.open_site(site)
         adopted = False
@@ -165,8 +166,8 @@ def configured_of(port: SitePort) -> ConfiguredNodes | None:
 
 
 def route_of(site: Site, port: SitePort) -> Route | None:
-    """Return the known transfer rates of a site, otherwise the result of a probe if the probe succeeds. A
-    probe of the transfer rates takes about a second."""
+    """Return the transfer rates of a site. If they are not known yet, they are measured by a probe, if the
+    probe succeeds. A probe of the transfer rates takes about a second."""
     if is_measured(site.route) or not isinstance(port, TransferSite):
         return site.route
     try:

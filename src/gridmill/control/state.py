@@ -62,7 +62,7 @@ class BoundedCache(Generic[T]):
         self._kept: dict[str, T] = {}
 
     def get(self, name: str) -> T | None:
-        """Return the object of that name."""
+        """Return the cached object of that name."""
         return self._kept.get(name)
 
     def __setitem__(self, name: str, value: T) -> None:
@@ -89,8 +89,8 @@ class Counters:
         self._used = dict(used)
 
     def raise_to(self, used: Mapping[str, int]) -> None:
-        """Record that no number up to these numbers may be returned as a new number. Another control node
-        may have used the store in the meantime."""
+        """Record that all numbers up to these numbers are used, so that they are not returned as new
+        numbers. Another control node may have used the store in the meantime."""
         self._used |= {name: max(number, self._used.get(name, 0)) for name, number in used.items()}
 
     def used(self, name: str, number: int) -> None:
@@ -110,10 +110,10 @@ class Counters:
 
 @dataclass(slots=True)
 class SourceWatch:
-    """The state of the sources of a continuous schedule. `seen` has the files for which runs were started
-    (empty after a restart). `waiting_since` is the time since which new files wait, and `look_at` is the
-    time of the next check; both are monotonic times. `message` is the reason why the schedule starts no run
-    now."""
+    """The state of the sources of a continuous schedule. `seen` has the files for which runs were started;
+    it is empty after a restart of the control node. `waiting_since` is the time since which new files wait,
+    and `look_at` is the time of the next check; both are monotonic times. `message` is the reason why the
+    schedule starts no run now."""
 
     seen: frozenset[FileStat] = frozenset()
     waiting_since: float | None = None
@@ -123,8 +123,8 @@ class SourceWatch:
 
 @dataclass(slots=True)
 class ScheduleTimers:
-    """The times at which schedules are checked again. `times` has, for each schedule, its record when it was
-    last checked and the time of the next check (Unix time of the wall clock).
+    """The times at which schedules are checked again. For each schedule, `times` has the record of the
+    schedule at its last check, and the time of its next check (Unix time of the wall clock).
 
     `awake_since` is the time at which the control node started, or at which its machine woke from sleep.
     `offset` is the difference between the wall clock and the monotonic clock. If the offset changes, the
@@ -330,8 +330,8 @@ class ReportedProgress:
 
 @dataclass(slots=True, kw_only=True)
 class SiteChoices:
-    """The jobs that may use several resources. `to_recheck` has the jobs that will check for a better
-    resource, in turn."""
+    """The jobs that may use several resources. `to_recheck` has the jobs for which Gridmill will check, one
+    after the other, whether another resource is better."""
 
     choosing: set[str] = field(default_factory=set)
     to_recheck: list[str] = field(default_factory=list)
@@ -348,8 +348,8 @@ class SiteStates:
 
 @dataclass(slots=True, kw_only=True)
 class PendingReads:
-    """The results of background reads that were not used yet: the files of sources, and the files of
-    versions."""
+    """The results of reads in the background that were not used yet: lists of the files of sources, and
+    checks of the files of versions."""
 
     listings: dict[str, Future[Any]] = field(default_factory=dict)
     files: dict[str, Future[Any]] = field(default_factory=dict)
@@ -470,7 +470,8 @@ class Control:
         return self.ledger.begin(self.now())
 
     def clear_caches(self) -> None:
-        """Clear all caches that may contradict the newly loaded store."""
+        """Clear all caches, because they may contradict the records that were loaded again from the
+        store."""
         snapshot = self.ledger.snapshot
         self.catalog.clear()
         self.pending_reads.listings.clear()

@@ -142,8 +142,8 @@ def _arguments(noun: type, given: Sequence[object], named: Mapping[str, object])
 
 
 class _ConstructedMapping(YamlMapping):
-    """A mapping that has no line numbers, because it does not come from a file. `noun` is the record from
-    which the mapping was made."""
+    """A mapping that has no line numbers, because it does not come from a file. The attribute `noun` is the
+    record from which the mapping was made."""
 
     def __init__(self, noun: object = None) -> None:
         super().__init__(0)

@@ -54,8 +54,8 @@ EXACTLY_ONE: Mapping[type, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvariantViolation:
-    """A problem of a record. The `path` of the problem starts at the record and uses the field names of the
-    file."""
+    """A problem of a record. `path` leads from the record to the field with the problem, and has the field
+    names of the pipeline file."""
 
     message: str
     path: FieldPath = ()

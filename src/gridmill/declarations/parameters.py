@@ -1,9 +1,10 @@
 """The parameters of a pipeline. `${name}` can occur anywhere in the text of the file. The file contains the
 default values of the parameters, and `--set` replaces these values.
 
-The way of substitution depends on the position of the reference. In a shell command, the value is quoted. In
-SQL, the value is bound and is never part of the statement. At all other places, the value is inserted as
-text. If a text consists of only one reference, it is replaced with the value itself, which may be a number.
+How a reference is replaced by its value depends on the position of the reference in the file. In a shell
+command, the value is quoted. In SQL, the value is bound and is never part of the statement. At all other
+places, the value is inserted as text. If a text consists of only one reference, it is replaced with the
+value itself, which may be a number.
 """
 
 import re
@@ -38,7 +39,8 @@ _LITERAL = "For a variable of the shell, write $${NAME}."
 _READ_BY_JOB = (("sink", "source"), ("training", "track"))
 """The fields of a job in which `${env:NAME}` is allowed."""
 _EXAMPLE = {"due": "2000-01-02T00:00:00+00:00", "due_before": "2000-01-01T00:00:00+00:00"}
-"""Example values for the times that only a schedule sets. Declarations are checked with these values."""
+"""Example values for the times that only a schedule sets. If such a time is not set yet, the declaration is
+checked with this example value."""
 _ENVIRONMENT = {"GRIDMILL_DUE": "due", "GRIDMILL_DUE_BEFORE": "due_before"}
 _VARIABLE = re.compile(r"\bGRIDMILL_DUE(?:_BEFORE)?\b")
 Single = str | YamlInteger | YamlFloat | bool
@@ -181,7 +183,8 @@ class _Substitution:
     # --- values
 
     def _parameters(self, given: Mapping[str, object]) -> dict[str, Word]:
-        """Returns the declared parameters. The values in `given` replace their defaults."""
+        """Returns the declared parameters. Each value in `given` replaces the default value of its
+        parameter."""
         value = self._document.value
         declared = value.get("parameters") if isinstance(value, YamlMapping) else None
         words: dict[str, Word] = {}
@@ -257,7 +260,8 @@ class _Substitution:
     # --- texts
 
     def fill(self, value: Value, path: FieldPath, words: Mapping[str, Word]) -> Value:
-        """Returns the value with replaced references. References inside `parameters` are refused."""
+        """Returns the value with its references replaced. References within the section `parameters` of the
+        file are refused."""
         match value:
             case YamlMapping():
                 return _copy(

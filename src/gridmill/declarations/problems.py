@@ -22,7 +22,7 @@ class Problem:
     hint: str = ""
 
     def place(self, file: str) -> str:
-        """Returns the place of the problem as `FILE:LINE: FIELD`."""
+        """Returns the place of the problem as text, which has the file, the line and the field."""
         field = show_path(self.path)
         return f"{file}:{self.line}: {field}" if field else f"{file}:{self.line}"
 
@@ -79,8 +79,8 @@ _ALIKE_FILES = 0.7
 
 
 def similar_file(name: str, names: Iterable[str]) -> str:
-    """Returns `; did you mean ...?`, or an empty text if no name is similar. Extensions of the names are not
-    compared, because they are often equal."""
+    """Returns `; did you mean ...?`, or an empty text if no name is similar. The extensions of file names
+    are not compared, because many files have the same extension."""
     stems = {name: PurePath(name).stem.lower() for name in names}
     close = get_close_matches(PurePath(name).stem.lower(), list(stems.values()), n=1, cutoff=_ALIKE_FILES)
     similar = next((one for one, stem in stems.items() if close and stem == close[0]), None)

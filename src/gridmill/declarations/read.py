@@ -113,8 +113,8 @@ def _check_function(
 
 
 def _names(module: ast.Module) -> list[str] | None:
-    """Returns the names that a module may define, in their order, or None if only running the module could
-    show them."""
+    """Returns the names that a module may define, in their order. The result is None if these names are
+    known only after the module was executed."""
     names: list[str] = []
     for node in ast.walk(module):
         match node:
@@ -276,8 +276,8 @@ def _not_one(path: Path, names: Sequence[str]) -> PipelineError:
 def read_declarations(
     path: Path, *, set_values: Mapping[str, object] = _NOTHING, awaiting: bool = False
 ) -> tuple[Declared, ...]:
-    """Reads all records that a file declares, in order. Each YAML document declares one record. Raises
-    PipelineError."""
+    """Reads all records that a file declares, in order. Each YAML document in the file declares one record.
+    Raises PipelineError."""
     text = read_text(path)
     folder = str(path.resolve().parent)
     return parse_declarations(text, file=str(path), folder=folder, set_values=set_values, awaiting=awaiting)

@@ -69,8 +69,8 @@ _SCALARS = frozenset({str, int, float, bool})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSchema:
-    """A field of a record in YAML. `inside` is the path to a nested record whose fields are written directly
-    in the outer record."""
+    """A field of a record in YAML. If a field belongs to a nested record but is written directly in the
+    outer record, `inside` is the path to the nested record."""
 
     written: str
     field: str
@@ -155,8 +155,8 @@ def nouns_in(hint: Hint) -> Iterator[type]:
 
 
 def shorthand(noun: type) -> FieldSchema | None:
-    """Returns the field that the short form of a record sets. The short form sets a field from a table, or
-    the only required field if it can be written as text."""
+    """Returns the field that the short form of a record sets. For some records, a table names this field.
+    For all others, it is the only required field, if this field can be written as text."""
     if noun in _SHORT:
         return parts(noun)[_SHORT[noun]]
     required = [part for part in parts(noun).values() if part.required]

@@ -69,7 +69,8 @@ _OUTSIDE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HereDocument:
-    """A here-document, whose text begins after the next line break."""
+    """A here-document that was announced on the present line, and whose text begins after the next line
+    break."""
 
     delimiter: str
     quoted: bool
@@ -139,7 +140,7 @@ class _ShellScanner:
         self._word_begins = self._command_begins = False
 
     def _braces(self) -> None:
-        """Copies `$${`, which stands for a reference that the shell expands."""
+        """Copies `$${` as `${`, so that the shell and not Gridmill replaces this reference."""
         self._out.append("${")
         self._position += 3
         if self.at not in (_QuoteState.SINGLE, _QuoteState.ANSI, _QuoteState.COMMENT):

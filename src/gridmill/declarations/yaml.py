@@ -25,7 +25,7 @@ CORE = "tag:yaml.org,2002:"
 
 
 class _PythonParser(Reader, Scanner, Parser):
-    """The parser that is written in Python, for a PyYAML that has no libyaml."""
+    """The YAML parser that is written in Python, which is used if PyYAML was installed without libyaml."""
 
     def __init__(self, stream: str) -> None:
         Reader.__init__(self, stream)
@@ -306,8 +306,8 @@ class _NodeReader:
         return None
 
     def _merged(self, node: Node, path: FieldPath) -> Iterator[Value]:
-        """Yields the mappings that `<<` merges. If a field occurs several times, the first mapping
-        applies."""
+        """Yields the mappings that `<<` merges. If several of these mappings have the same field, the field
+        of the first mapping is used."""
         value = self.value(node, path)
         for other in value if isinstance(value, YamlList) else [value]:
             if isinstance(other, YamlMapping):

@@ -40,9 +40,8 @@ class ScalingLaw:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingMeasurement:
     """The measured time of one attempt with its number of workers. `seconds` is the time that the attempt
-    needs for all of the data. If the attempt processed only the fraction `share` of the data, as a `probe`
-    does, the measured time is scaled to all of the data. `speedup` is the speed-up over one worker according
-    to the fitted law.
+    needs for all of the data. A probe processes only the fraction `share` of the data; its measured time is
+    scaled to all of the data. `speedup` is the speed-up over one worker according to the fitted law.
     """
 
     attempt_id: str

@@ -75,8 +75,7 @@ class Amounts:
         )
 
     def fits_in(self, other: "Amounts") -> bool:
-        """Return whether each amount (CPUs, memory, GPUs) is at most as large as the corresponding amount of
-        `other`."""
+        """Return whether the CPUs, the memory and the GPUs are each at most as large as those of `other`."""
         return (
             self.cpus <= other.cpus + 1e-9
             and self.memory_bytes <= other.memory_bytes

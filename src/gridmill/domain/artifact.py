@@ -38,10 +38,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """The result that an attempt reports to the control node. Other jobs and users see the result of an
-    attempt only after the control node has committed it. `uri` is the path of the result relative to the
-    storage root. For a table, `table_version` is the version number of the Delta table. `details` is JSON
-    with facts for the lineage, column statistics, samples, and curves for the report."""
+    """The result that an attempt reports to the control node. The result of an attempt is visible to users
+    and other jobs only after the control node has committed this result. `uri` is the path of the result
+    relative to the storage root. For a table, `table_version` is the version number of the Delta table.
+    `details` is JSON with facts for the lineage, column statistics, samples, and curves for the report."""
 
     kind: ArtifactKind
     uri: str
@@ -144,8 +144,8 @@ def best_of(versions: Iterable[Artifact], metric: str = "") -> Artifact | None:
     versions are equally good, the function returns the newest of them.
 
     Without `metric`, the versions are compared by the metric that the newest model declares (`best_by`), on
-    the validation split. Versions whose predicted values differ in kind from those of the newest version are
-    left out. The result is None if no version has a value of the metric.
+    the validation split. A version is left out if the values that it predicts are of another kind than the
+    values that the newest version predicts. The result is None if no version has a value of the metric.
     """
     existing = [one for one in versions if not one.removed]
     existing = [one for one in existing if predicts(one) == predicts(existing[0])]
@@ -180,7 +180,8 @@ class Latest:
     latest version.
 
     `run` is the last submitted run in which the job succeeded or was unchanged, and `order` is the order
-    number of that run: an earlier run that ends later does not replace it.
+    number of that run. If a run that was submitted earlier ends later, it does not replace this latest
+    version.
     """
 
     name: str

@@ -42,9 +42,9 @@ class Backfill:
     `every_seconds` or `every_months`, or in one chunk. The last chunk can be shorter than the other chunks.
     Chunks of whole days and of months follow the calendar of the time zone `zone`.
 
-    At most `parallel` runs of the backfill are active at the same time. `force` also runs unchanged jobs,
-    and chunks that have already succeeded. `stopped` means that no further run starts until a user starts
-    the backfill again.
+    At most `parallel` runs of the backfill are active at the same time. If `force` is true, unchanged jobs
+    are executed too, and chunks that have already succeeded are run again. `stopped` means that no further
+    run starts until a user starts the backfill again.
     """
 
     name: str
@@ -205,8 +205,8 @@ def check_bounds(pipeline: Pipeline, place: str) -> None:
 
 
 def chunk_values(pipeline: Pipeline, span: tuple[str, str]) -> dict[str, str]:
-    """Return the parameters of the run of a chunk: `from` and `to`, and the times that a schedule would set,
-    where `due` is the end of the chunk and `due_before` is its start."""
+    """Return the parameters of the run of a chunk, which are `from` and `to`, and the times that a schedule
+    would set, where `due` is the end of the chunk and `due_before` is its start."""
     bounds = {name: one for name, one in zip(BOUNDS, span, strict=True) if name in pipeline.parameters}
     begins, ends = map(_with_offset, span)
     times = {"due_before": begins, "due": ends}

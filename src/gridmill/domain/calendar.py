@@ -95,8 +95,8 @@ def _change_between(low: float, high: float, zone: tzinfo) -> float:
 
 
 def plus_months(local: datetime, months: int) -> datetime:
-    """Return the local time `months` months later (or earlier, if `months` is negative), on the same day of
-    the month, or on the last day of a shorter month."""
+    """Return the local time that is `months` months later (or earlier, if `months` is negative). The day of
+    the month is the same, or the last day of a shorter month."""
     years, month = divmod(local.month - 1 + months, 12)
     year = local.year + years
     return local.replace(year=year, month=month + 1, day=min(local.day, monthrange(year, month + 1)[1]))

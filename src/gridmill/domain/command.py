@@ -19,8 +19,9 @@ from gridmill.errors import InputError, UnsafePathError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Each:
-    """A selection of nodes: a node is selected if it has one of these names (`*` and `?` stand for any
-    letters; if there are no names, all nodes match) and has at least these amounts in total."""
+    """A selection of nodes. A node is selected if its name is one of these names and if its total amounts
+    are at least these amounts. In a name, `*` and `?` match any characters; if there are no names, all nodes
+    match."""
 
     nodes: tuple[str, ...] = ()
     cpus: float | None = None
@@ -152,12 +153,13 @@ class CommandSpec:
     POSIX shell that `shell` names (such as `bash -eo pipefail`, or `sh` for a command that continues after a
     failure).
 
-    The command starts in a private copy of the project's code bundle, or in `folder`: a relative folder is
-    below the bundle, an absolute folder is on the machine itself. `GRIDMILL_OUTPUT` names a folder whose
-    content is stored as the version of the job. `GRIDMILL_INPUT_<JOB>` names the output folder of each job
-    in `needs` (`GRIDMILL_INPUT_OTHER_MODEL_PROD` for `other/model@prod`), or an empty folder if that job
-    wrote no files. `environment` is a requirements file of the project. Gridmill builds the Python
-    environment once for each content of the requirements file.
+    The command starts in a private copy of the project's code bundle, or in `folder` if it is set. A
+    relative `folder` is a folder of this copy, and an absolute `folder` is a folder of the machine itself.
+    `GRIDMILL_OUTPUT` names a folder whose content is stored as the version of the job.
+    `GRIDMILL_INPUT_<JOB>` names the output folder of each job in `needs` (`GRIDMILL_INPUT_OTHER_MODEL_PROD`
+    for `other/model@prod`), or an empty folder if that job wrote no files. `environment` is a requirements
+    file of the project. Gridmill builds the Python environment once for each content of the requirements
+    file.
 
     `workers` makes the job a gang: all of its ranks start together or none starts, and the environment of
     each rank has the variables that torchrun, TensorFlow and JAX read. `roles` has the number of ranks of
@@ -167,11 +169,11 @@ class CommandSpec:
 
     `outputs` are the files (or folders, or patterns such as `parts/*.csv`) that the command must write to
     `GRIDMILL_OUTPUT`: if an output is missing, the job fails. Files in `GRIDMILL_OUTPUT` that are not in
-    `outputs` are stored too. If an output is a link, the target of the link is stored. `inputs` are the
-    files of the project that the command reads (or folders, or patterns such as `src/**/*.py`), relative to
-    the folder of the pipeline: the command runs again when an input changes. Without `inputs`, all files of
-    the code bundle are inputs, except pipeline files and files that sinks of the pipeline load. A change of
-    `environment` always makes the command run again.
+    `outputs` are stored too. If an output is a link, the file or folder to which the link points is stored.
+    `inputs` are the files of the project that the command reads (or folders, or patterns such as
+    `src/**/*.py`), relative to the folder of the pipeline: the command runs again when an input changes.
+    Without `inputs`, all files of the code bundle are inputs, except pipeline files and files that sinks of
+    the pipeline load. A change of `environment` always makes the command run again.
     """
 
     run: str | tuple[str, ...]

@@ -19,10 +19,10 @@ from gridmill.errors import InputError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedModel:
     """A version of a model with its aliases, its inputs, its settings and its resource use. `dataset` is the
-    version of the dataset that the model was trained on. `bundle` is the hash of the code of the model
-    (empty: the code is Gridmill's own, of version `gridmill`). `seconds` is the duration of the attempt that
-    trained the model, or None if the attempt has no record. `created` is the time when the version was made,
-    in Unix seconds."""
+    version of the dataset that the model was trained on. `bundle` is the hash of the code of the model. If
+    `bundle` is empty, the code is part of Gridmill, in the version `gridmill`. `seconds` is the duration of
+    the attempt that trained the model, or None if the attempt has no record. `created` is the time when the
+    version was made, in Unix seconds."""
 
     id: str
     names: tuple[str, ...] = ()
@@ -58,8 +58,9 @@ class ComparedSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelComparison:
-    """A comparison of versions of models, with one column for each version. `same` has the settings that are
-    equal in all models. `warnings` are the reasons why the metrics of the models may not be comparable."""
+    """A comparison of versions of models, with one column for each version. `same` has the settings that
+    have equal values in all models. `warnings` are the reasons why the metrics of the models may not be
+    comparable."""
 
     models: tuple[ComparedModel, ...]
     metrics: tuple[ComparedMetric, ...] = ()
@@ -130,8 +131,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionDiff:
-    """The differences between two versions. `rows` is None if rows were not compared, and `rows_why` is then
-    the reason."""
+    """The differences between two versions. `rows` is None if the rows were not compared, and `rows_why` is
+    the reason why they were not compared."""
 
     before: str
     after: str
@@ -168,9 +169,9 @@ def key_of_rows(version: Artifact) -> tuple[str, ...]:
 
 
 def rows_measured_on(model: Artifact, metric: str = "validation") -> str:
-    """Return a text that is equal for models that were measured on the same rows with the same labels. If
-    this text differs between two models, they cannot be ranked by the metric. If the metric is from the test
-    split, the text describes the test rows.
+    """Return a text that is the same for all models that were measured on the same rows with the same
+    labels. If this text differs between two models, they cannot be ranked by the metric. If the metric is
+    from the test split, the text describes the test rows.
     """
     details = model.output.details
     rows_by_split = _mapping(details.get("measured_on")).get(
@@ -187,8 +188,9 @@ def rows_measured_on(model: Artifact, metric: str = "validation") -> str:
 
 
 def shared_metric(models: Sequence[Artifact]) -> str:
-    """Return the validation metric by which all models can be ranked: the metric that they declare,
-    otherwise the first metric that all of them have; empty if they share no metric."""
+    """Return the validation metric by which all models can be ranked: the metric that the models declare,
+    otherwise the first metric that all models have. The result is empty if the models have no metric in
+    common."""
     shared = [
         name for name in models[0].output.metrics if all(name in model.output.metrics for model in models)
     ]

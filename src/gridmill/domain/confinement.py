@@ -31,8 +31,8 @@ class Confinement:
 
     `record` is the file that lists what must be removed after the pod has ended. `scratch` is the folder
     that contains the private /tmp and /var/tmp of the pod. The pod may write only the files of the machine
-    that are listed in `writable`. `visible` has folders that the pod must see even if they are in a folder
-    that is private to the pod.
+    that are listed in `writable`. The pod sees the folders in `visible` even if they are inside a folder
+    that is replaced by a private folder of the pod.
     """
 
     user: int
@@ -69,9 +69,9 @@ class ConfinedPod:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
     """The means of confinement that a machine supports. `groups` is the version of the control groups of the
-    machine (empty: they cannot be used). `namespaces` is true if processes, mounts and shared memory can be
-    separated. `read_only` is true if all files except the folders of the tenant can be read-only. `problem`
-    is the reason why some part of the confinement is not supported."""
+    machine, or empty if control groups cannot be used. `namespaces` is true if processes, mounts and shared
+    memory can be separated. `read_only` is true if all files except the folders of the tenant can be
+    read-only. `problem` is the reason why some part of the confinement is not supported."""
 
     groups: str = ""
     namespaces: bool = False
@@ -102,17 +102,17 @@ def tenants_processes(machine_processes: int) -> int:
 
 
 def pod_processes(machine_processes: int, confinement: Confinement) -> int:
-    """Return the number of processes and threads that a pod may have, in proportion to the pod's part of the
-    CPUs of the machine."""
+    """Return the number of processes and threads that a pod may have. The number is proportional to the
+    fraction of the machine's CPUs that the pod has."""
     part = min(1.0, confinement.capacity.cpus / confinement.node.cpus) if confinement.node.cpus else 1.0
     processes = int(tenants_processes(machine_processes) * part)
     return min(max(processes, _LEAST_PROCESSES), _MOST_PROCESSES)
 
 
 def open_files(hard_limit: int, machine_files: int, machine_processes: int) -> int:
-    """Return the number of files that one process may have open, between 1,024 and 65,536. Even if a
-    twentieth of the tenants' processes reach this limit, they do not use up the open files of the
-    machine."""
+    """Return the number of files that one process may have open, between 1,024 and 65,536. The limit is
+    chosen so that the machine does not run out of open files even if a twentieth of the tenants' processes
+    reach this limit."""
     fair = machine_files // max(1, tenants_processes(machine_processes) // 20)
     return min(hard_limit, max(1024, min(fair, _MOST_OPEN_FILES)))
 

@@ -49,11 +49,11 @@ class Encoder:
 
     Encoders are applied in the order in which they are declared. Scalers and encoders of missing values
     replace the column that they encode. If a label is a later value of a scaled column, the label is scaled
-    with the column. Encoders of categories add `carrier_target`, `carrier_ordinal`, `carrier_frequency`, or
-    one column per category (`carrier_UA`: true or false) for the `most` most frequent categories. Encoders
-    of categories remove the encoded column unless `keep` is true. A category that is not in the training
-    rows becomes the mean label (`target`), -1 (`ordinal`), 0 (`frequency`), or false in all columns
-    (`onehot`).
+    in the same way as the column. Encoders of categories add `carrier_target`, `carrier_ordinal`,
+    `carrier_frequency`, or one column per category (`carrier_UA`: true or false) for the `most` most
+    frequent categories. Encoders of categories remove the encoded column unless `keep` is true. A category
+    that is not in the training rows becomes the mean label (`target`), -1 (`ordinal`), 0 (`frequency`), or
+    false in all columns (`onehot`).
 
     The encoder `target` uses only labels of training rows that were known before the time of the encoded
     row, so that no row uses its own label. `smoothing` is the weight of the mean label of all rows,
@@ -269,17 +269,17 @@ class Label:
     Expressions in `features` must not name the label. Windows, lags and joins of the basis table use the
     label only after it is known, whatever value their own `known_at` has. The rule for the basis table also
     applies to a copy of it: a table with the same columns, or a table made from the basis table. If the
-    label is a later value of a column, the value of this column in the row itself is a feature and is known
-    with the row.
+    label is a later value of a column, the present value of this column is a feature, which is known at the
+    time of the row.
 
     If `table` is set, the label is the `outcome` of some events in `table`: the events that have the same
     values in the columns that `on` names, and that become known (`known_at`) within `horizon_seconds` after
     the basis time. The outcome of the events is either whether there is any such event, the number of
-    events, or an aggregate of `column`. No part of the dataset uses an event before the label's `known_at`
-    plus `delay_seconds`. By default, the table of events is assumed to be complete until the time of its
-    newest event. Therefore a row has no label yet if its time plus `horizon_seconds` is later than the
-    newest event. `known_until` declares that the table of events is complete for longer: until a time (ISO
-    8601) or, with `basis`, until the newest row of the basis.
+    events, or an aggregate of `column`. No feature or label of the dataset uses an event before the event is
+    known, which is at the label's `known_at` plus `delay_seconds`. By default, the table of events is
+    assumed to be complete until the time of its newest event. Therefore a row has no label yet if its time
+    plus `horizon_seconds` is later than the newest event. `known_until` declares that the table of events is
+    complete for longer: until a time (ISO 8601) or, with `basis`, until the newest row of the basis.
 
     `name` is the name of the label's column in the dataset. Rows that have no label are dropped and counted.
     """
@@ -379,7 +379,8 @@ class Split:
     With `by: random`, the splits are fractions of the rows, chosen by a hash of the columns `on` (default:
     entity and time) and of `seed`. Later rows do not change the split of an existing row. With `by: entity`,
     the splits are fractions of the entities, so that no entity has rows in two splits. If `by` and times are
-    both set, a row is dropped if its time and its hash select different splits.
+    both set, a row is dropped if the split that its time selects differs from the split that its hash
+    selects.
     """
 
     validation_from: str | None = None
@@ -462,11 +463,12 @@ class DatasetSpec:
 
     `features` are SQL expressions over the columns and features of the row. With plain `sql`, `time` and
     `entity` name the columns for the label, the splits, the windows, the lags and the as-of joins. Gridmill
-    does not check which rows the plain SQL itself uses, and the dataset shows a note about it. The plain SQL
-    may call `pixels(bytes, width, height)`, which returns the grey values of an image, from 0 to 1. If a
-    column has arrays of a fixed length, each value of the array becomes one column: for example, `pixel
-    FLOAT[64]` gives the columns `pixel_1` to `pixel_64`. `encoders` are fitted on the training rows only. A
-    row is dropped and counted if one of the columns or features in `required` is missing.
+    does not check at which time the rows that the plain SQL reads were known, and the dataset shows a note
+    about this. The plain SQL may call `pixels(bytes, width, height)`, which returns the grey values of an
+    image, from 0 to 1. If a column has arrays of a fixed length, each value of the array becomes one column:
+    for example, `pixel FLOAT[64]` gives the columns `pixel_1` to `pixel_64`. `encoders` are fitted on the
+    training rows only. A row is dropped and counted if one of the columns or features in `required` is
+    missing.
 
     `buckets` divides the work into that many parts, each with all rows of its entities (default: one part
     for each five million rows), so that several machines share the work and each part needs less memory.
@@ -474,12 +476,12 @@ class DatasetSpec:
     the encoders of that version are used again. With `incremental`, Gridmill computes only the new rows, and
     writes them into new files.
 
-    If a column that is used as a time (`time`, `known_at`) contains numbers, it is converted.
-    `timestamp_format` declares the unit of numbers that are used as times, by the name of their column
-    (`at`, or `events.at` for one table). If no unit is declared, Gridmill uses the only unit that fits all
-    numbers, and the dataset shows it. The units of numbers that are times are `unix_s`, `unix_ms`, `unix_us`
-    and `unix_ns` since 1970. For numbers whose digits are a date, the unit is `%Y%m%d`, which `%H`, `%M` and
-    `%S` can follow.
+    If a column that is used as a time (`time`, `known_at`) contains numbers, these numbers are converted to
+    times. `timestamp_format` declares the unit of numbers that are used as times, by the name of their
+    column (`at`, or `events.at` for one table). If no unit is declared, Gridmill uses the only unit that
+    fits all numbers, and the dataset shows this unit. The units of numbers that are times are `unix_s`,
+    `unix_ms`, `unix_us` and `unix_ns` since 1970. For numbers whose digits are a date, the unit is `%Y%m%d`,
+    which `%H`, `%M` and `%S` can follow.
     """
 
     basis: Basis | None = None
@@ -520,7 +522,8 @@ class DatasetSpec:
             yield "label", self.label
 
     def _check_incremental(self) -> None:
-        """Raise InputError if new rows could change the features or labels of earlier rows."""
+        """Raise InputError if the dataset is incremental and new rows could change the features or labels of
+        earlier rows."""
         drawn = self.split is not None and self.split.by != SplitBy.TIME
         shares = self.split is not None and (self.split.validation, self.split.test) != (None, None)
         parts: tuple[Window | Lag, ...] = (*self.windows, *self.lags)

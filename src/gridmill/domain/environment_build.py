@@ -26,8 +26,8 @@ def is_building(view: JobView) -> bool:
 
 
 def state_of(view: JobView) -> str:
-    """Return the state of the job for display. The state is `building` for a running job that waits for its
-    environment."""
+    """Return the state of the job for display. A running job that waits for its environment has the state
+    `building`."""
     return BUILDING if is_building(view) else view.job.state.value
 
 

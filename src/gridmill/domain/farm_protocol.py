@@ -78,8 +78,8 @@ class FarmStatus:
     `queue` has the waiting deployments of this tenant. `staged_bytes` is the size of the files that were
     transferred to the farm, which is at most `quota_bytes`. `disk_free_bytes` is the free space of the disk
     of the farm. The files of the tenant use `disk_use_bytes` of the disk, which is at most
-    `disk_limit_bytes`. `future_capacity` has the times at which the farm expects more free machines, in
-    order of time, as far as the farm can estimate them."""
+    `disk_limit_bytes`. `future_capacity` has the times at which the farm expects more free machines,
+    earliest first. Times that the farm cannot estimate are left out."""
 
     version: str
     protocol: int
@@ -109,7 +109,8 @@ def line_at(look: FarmStatus, gpus: int) -> QueuePosition | None:
 
 
 def _holds(seats: Sequence[GpuSlot], gpus: int) -> bool:
-    """Return whether that many GPUs of a node are free, or that many shares of one GPU."""
+    """Return whether that many whole GPUs are free on one node, or, for less than one GPU, that many shares
+    of one GPU."""
     shares = max(Counter(seat.gpu for seat in seats).values())
     return pick((number for number, seat in enumerate(seats) if not seat.taken), gpus, shares) is not None
 

@@ -115,7 +115,7 @@ def cells_of(size: JobSize) -> int | None:
 
 
 def memory_of(job: Job, size: JobSize, workers: int) -> int:
-    """Return the memory of the job in bytes according to the model, without a margin."""
+    """Return the memory of the job in bytes according to the memory model, without a margin."""
     footprint = footprint_of(job)
     spec = job.spec
     extra = activation_bytes(spec) + weight_bytes(spec, size) if isinstance(spec, TrainingSpec) else 0
@@ -133,8 +133,8 @@ def memory_of(job: Job, size: JobSize, workers: int) -> int:
 
 
 def _dataset_bytes(spec: DatasetSpec, footprint: Footprint, size: JobSize) -> int:
-    """Return the memory of a dataset job: for the rows that it reads and sorts, for the chunks that it
-    computes, and for labels of many later rows, which it encodes as a whole."""
+    """Return the memory of a dataset job. The job needs memory for the rows that it reads and sorts, for the
+    chunks that it computes, and for labels of many later rows, which it encodes as a whole."""
     rows, added = size.rows or 0, _added_columns(spec)
     values = min(rows * added, max(ADDED_VALUES, added * ADDED_ROWS))
     ahead = len(spec.label.sources) * (spec.label.next_rows or 0) if spec.label else 0
@@ -203,8 +203,8 @@ def knows_settings(job: Job) -> bool:
 
 
 def workers_of(job: Job, size: JobSize, cpus: float) -> int:
-    """Return the number of workers of a swarm, or of parallel trials of a search: the declared number,
-    otherwise the number that suits the rows or the CPUs."""
+    """Return the number of workers of a swarm, or the number of parallel trials of a search. If no number is
+    declared, the number follows from the number of rows or CPUs."""
     spec = job.spec
     if isinstance(spec, TrainingSpec) and spec.search:
         return spec.search.parallel or max(1, min(spec.search.trials, int(cpus)))

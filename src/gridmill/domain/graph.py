@@ -106,8 +106,8 @@ def critical_path(job_runs: Sequence[JobRun], now: float) -> CriticalPath:
 
 
 def _seconds(job_run: JobRun, now: float) -> float | None:
-    """Return the time of the job: the measured time, for a running job the larger of its time so far and its
-    expected time, and otherwise the expected time."""
+    """Return the time of the job. If the job has ended, this is the measured time; if it is running, the
+    larger of its time so far and its expected time; otherwise the expected time."""
     if job_run.state in FINISHED_JOBS and (job_run.started is None or job_run.ended is None):
         return 0.0
     if job_run.ended is not None and job_run.started is not None:

@@ -41,7 +41,7 @@ REMARKS = {
     When.FAILURE: "runs only after a failure",
     When.ALWAYS: "runs after success or failure",
 }
-"""The remark that a plan shows for a job with this condition."""
+"""The remark that a plan shows for a job, by the value of its field `when`."""
 
 
 class JobKind(StrEnum):
@@ -89,11 +89,11 @@ class Job:
 
     `needs` names the jobs that must end before this job starts. A command can also name a result of another
     pipeline in its `needs`, such as `other/job`, `other/job@3` or `other/job@prod`. The command reads the
-    version that the name of the result meant when the run began. `when` lets a command run after its needed
-    jobs have ended although one of them has failed. With `when: failure`, the command runs if one of the
-    needed jobs has failed, to report the failure. With `when: always`, the command runs in every case, to
-    clean up. If needed jobs have failed, the variable `GRIDMILL_FAILED` has their names, separated by
-    spaces. If a needed job has failed, the run fails, whatever the command with `when` does.
+    version that the name of the result meant when the run began. With `when`, a command can run after its
+    needed jobs have ended, even if one of these jobs has failed. With `when: failure`, the command runs if
+    one of the needed jobs has failed, to report the failure. With `when: always`, the command runs in every
+    case, to clean up. If needed jobs have failed, the variable `GRIDMILL_FAILED` has their names, separated
+    by spaces. If a needed job has failed, the run fails, whatever the command with `when` does.
 
     `retries` is the number of further attempts after a failure of the job itself. Attempts that were lost
     because their pod ended or the machine ran out of memory are not included in `retries`. If the size of a
@@ -258,8 +258,8 @@ class Job:
 
     @property
     def all_needs(self) -> tuple[str, ...]:
-        """The needed jobs that are declared and those that follow from names in the spec, each once, in
-        order.
+        """The jobs that this job needs: the jobs in `needs`, and the jobs that other fields of the
+        declaration name. Each job is listed once, in order.
 
         A name with a slash (`pipeline/job`) is a result of another pipeline: see `external_names`.
         """

@@ -29,8 +29,8 @@ _MOST_OVERHEAD = KIB
 
 
 def unpacked(packed: bytes, size: int) -> bytes:
-    """Decompress a text that was compressed by zlib, to at most `size` bytes; the result is empty if the
-    text is damaged."""
+    """Decompress a text that was compressed by zlib, and return at most `size` bytes. The result is empty if
+    the compressed text is damaged."""
     try:
         return zlib.decompressobj().decompress(packed, size) if packed else b""
     except zlib.error:
@@ -41,8 +41,8 @@ def packed_of(body: Mapping[str, object]) -> tuple[bytes, int]:
     """Return the compressed text in the body of a LOG event, and its uncompressed size. The returned text is
     empty and its size is 0 if the body has no compressed text, or if the size in it is implausible.
 
-    The limits of logs are checked against the uncompressed size, so the compressed text must not be much
-    larger.
+    The limits of logs apply to the uncompressed size, so a size is implausible if the compressed text is
+    much larger.
     """
     coded, size = body.get("packed"), body.get("size")
     if not isinstance(size, int) or not 0 < size <= MOST_TEXT_BYTES:
@@ -224,7 +224,8 @@ def _whole(entry: LogEntry, text: str, longest: int | None) -> LogLine:
 
 
 def last_lines(lines: Iterable[LogLine], count: int) -> list[LogLine]:
-    """Return the last `count` lines of a log, and before them the notes of Gridmill about missing lines."""
+    """Return the last lines of a log, at most `count` of them, and before these lines the notes of Gridmill
+    about missing lines."""
     last, notes = deque[LogLine](maxlen=count), list[LogLine]()
     for line in lines:
         (notes if line.note else last).append(line)

@@ -25,7 +25,8 @@ def is_ranked(name: str) -> bool:
 
 
 def marked(name: str) -> str:
-    """Return the name of the metric, with its origin if Gridmill did not measure the metric."""
+    """Return the name of the metric. If Gridmill did not measure the metric, the result also names the
+    source of the metric."""
     return f"{name} (reported by the model's code)" if name.startswith(OWN) else name
 
 
@@ -55,8 +56,8 @@ _FEW = 2
 
 
 def headline(values: Mapping[str, float]) -> str:
-    """Format the most informative metrics of a version: its size, and its quality on the best available
-    split."""
+    """Format the most informative metrics of a version: its number of rows, and its quality on the test
+    split, or on another split if there are no metrics of the test split."""
     split = next((name for name in ("test", "validation", "train") if any(_of(name, values))), None)
     if split is None:
         return metrics(dict(list(values.items())[: 2 * _FEW]))

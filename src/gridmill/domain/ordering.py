@@ -43,8 +43,9 @@ stays a limited fraction of the job's time and the job finishes."""
 
 
 class Interruptible(NamedTuple):
-    """A running job that can resume: its present due time, the places that become free when it ends, its id,
-    its `work` (see the function `work`), its expected remaining seconds, and the amount that it holds."""
+    """A running job that can resume: its present due time, the number of jobs of the waiting kind for which
+    it makes space when it ends (`places`), its id, its `work` (see the function `work`), its expected
+    remaining seconds, and the number of GPUs that it holds (1 without GPUs)."""
 
     due: float
     gain: int

@@ -58,8 +58,8 @@ def note(
 
 def spare_bytes(wanted: int, *, memory_bytes: int, used_bytes: int) -> int:
     """Return how much of the wanted memory jobs can get beside the present use, the reserve and the memory
-    of the node itself. If jobs use all of this memory, the machine does not swap, and the use is not counted
-    as activity of its owner.
+    of the node itself. Even if jobs use all of this memory, the machine does not swap, and the memory use of
+    the jobs is not mistaken for activity of the owner.
     """
     return max(MIB, min(wanted, int(memory_bytes * (1.0 - RESERVE_SHARE)) - NODE_BYTES - used_bytes))
 
@@ -68,8 +68,8 @@ def is_idle(
     presence: OwnerPresence, rules: IdleRules, *, lent_at: float | None, now: float, hour: int
 ) -> tuple[bool, str]:
     """Return whether jobs may use the machine, and the reason if they may not. `lent_at` is the time of the
-    observation at which the machine was first available to jobs (None: jobs do not use it). When its owner
-    becomes active after this time, jobs must leave the machine."""
+    observation at which the machine was first available to jobs, or None if jobs do not use the machine.
+    If the owner of the machine becomes active after the time `lent_at`, all jobs on the machine must end."""
     if rules.hours is not None and not within(rules.hours, hour):
         return False, f"jobs may use it from {rules.hours[0]}:00 to {rules.hours[1]}:00"
     if lent_at is not None:

@@ -23,8 +23,8 @@ from gridmill.errors import InputError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldLines:
     """The line numbers of the fields in a pipeline file. `at` has the line (from 1) of each field by its
-    path, such as `jobs.features.dataset.label`. If `at` has no line for a field, the field is on the line of
-    the field that contains it.
+    path, such as `jobs.features.dataset.label`. If `at` has no line for a field, the line of the enclosing
+    field is used.
     """
 
     file: str
@@ -104,11 +104,11 @@ class Pipeline:
     machine, `local`). `project` is the project whose share of the grid and whose quota the runs of the
     pipeline use; projects other than `default` are made by `gridmill configure project`. `bundle` is the
     hash of the code bundle in which commands run, if the pipeline has one. `commit` is the Git commit that
-    is checked out in the folder (empty: there is none). `retain` applies to jobs that do not declare
-    `retain` themselves. `written` has the text of the pipeline file if the pipeline was read from a file.
-    `awaits` has the names of time parameters that only a schedule sets (`due`, `due_before`): for each run,
-    the pipeline is read again with these times. `applied` is false for a pipeline that was run but not
-    applied: the control node stores it as it was declared for its last run, and does not start its
+    is checked out in the folder, or empty if the folder has no Git commit. `retain` applies to jobs that do
+    not declare `retain` themselves. `written` has the text of the pipeline file if the pipeline was read
+    from a file. `awaits` has the names of time parameters that only a schedule sets (`due`, `due_before`):
+    for each run, the pipeline is read again with these times. `applied` is false for a pipeline that was run
+    but not applied: the control node stores it as it was declared for its last run, and does not start its
     schedules. `data` are the files of the folder that the sinks of the pipeline load, as the sinks name
     them; they are set if some of the pipeline's jobs are left out.
     """

@@ -51,8 +51,8 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupt:
-    """A decision to ask the attempts of one job (the ranks of a gang) to end, so that another job can start.
-    The interrupted job continues later from its checkpoint."""
+    """A decision to preempt one job: its attempt (or all ranks of its gang) is asked to end, so that another
+    job can start. The interrupted job continues later from its checkpoint."""
 
     attempt_ids: tuple[str, ...]
     interruption: Preemption
@@ -60,8 +60,8 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
-    """A decision to fail a job that can never run in the present grid because it is larger than every site,
-    with a message."""
+    """A decision that a job fails, with a message, because the job is larger than every site and can never
+    run in the present grid."""
 
     job_run_id: str
     message: str

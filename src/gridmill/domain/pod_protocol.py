@@ -100,8 +100,9 @@ def sequence_of(id: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPart:
-    """One part of a job that runs in parts: part `number` (from 0) of the `count` parts of the JobRun `of`.
-    If `node` is set, the part must run on that node."""
+    """One part of a job that runs in parts. The JobRun with the id `of` has `count` parts, which are
+    numbered from 0, and this part has the number `number`. If `node` is set, the part must run on that
+    node."""
 
     of: str
     number: int
@@ -136,7 +137,7 @@ class AttemptOrder:
     storage root and, if its job is a sink, to the table `table_uri` of the sink. `folder` is the folder of
     the pipeline on the user node. `bundle_path` is the path of the code bundle for a pod on another machine;
     empty if the bundle is in the home. `earlier` is the newest committed version of the same artifact, if
-    there is one. `kept_versions` are the versions of the table of a sink that artifacts refer to. Files
+    there is one. For a sink, `kept_versions` are the versions of its table to which artifacts refer. Files
     below `checkpoint_uri` are kept from one attempt to the next attempt of the same work, until an attempt
     succeeds. If `share` is below 1, the attempt is a probe and processes only that fraction of its data.
     With `part`, the attempt runs only this part of the job, and its only result is files below `output_uri`

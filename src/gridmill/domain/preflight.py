@@ -80,8 +80,8 @@ def preflight_question(
     earlier: Mapping[str, Artifact] = _NONE,
     unchanged: Collection[str] = (),
 ) -> PreflightRequest | None:
-    """Return the request of the preflight. The result is None if there is no job to check. Raises
-    PipelineError if the jobs form a cycle."""
+    """Return the request with which the jobs of a pipeline are checked before their run. The result is None
+    if there is no job to check. Raises PipelineError if the jobs form a cycle."""
     jobs = tuple(pipeline.job(name) for name in order(pipeline))
     if all(job.kind == JobKind.COMMAND or job.name in unchanged for job in jobs):
         return None

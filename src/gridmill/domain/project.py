@@ -14,8 +14,9 @@ class Project:
     much as a project with share 1. `cpus`, `memory_bytes` and `gpus` are the quota of the project: the
     largest amounts that all its jobs together hold at the same time, or None if an amount has no limit.
 
-    `used_seconds` are the seconds for which attempts of the project held places (times their GPUs, if an
-    attempt had several), as of the Unix time `used_at`: the weight of past use halves every week.
+    `used_seconds` is the total time for which attempts of the project ran; the time of an attempt with
+    several GPUs is multiplied by the number of its GPUs. The weight of past use halves every week, so the
+    value is valid at the Unix time `used_at`.
     """
 
     name: str
@@ -44,8 +45,9 @@ class Project:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
     """The current state of a project and its use. `used_seconds` is the use of the project, decayed to the
-    present time and including running attempts. `used_share` is the fraction of the use of all projects, and
-    the remaining fields are the amounts that the project holds now, counted as for a quota."""
+    present time and including running attempts. `used_share` is the use of the project as a fraction of the
+    use of all projects. The remaining fields are the amounts that the project holds now, counted as for a
+    quota."""
 
     project: Project
     used_seconds: float

@@ -8,11 +8,12 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.sql_statement import Given
 
 FIRST, SAME = "first run", "nothing changed since"
-"""The text of the reason why a job without an earlier version executes, and the beginning of the text why an
-unchanged job does not execute, which is followed by the name of a version."""
+"""FIRST is the reason why a job without an earlier version executes. SAME is the beginning of the reason why
+an unchanged job does not execute; the name of a version follows it."""
 HASHED = "sha256:"
 TEXT_BYTES = 80
-"""Declared texts longer than this number of bytes are recorded as hashes, which begin with HASHED."""
+"""If a declared text has more than this number of bytes, only its hash is recorded, after the prefix
+HASHED."""
 MOST_FILES = 2000
 """The largest number of files in a record that has one hash for each file. If there are more files, the
 record has one hash for each folder."""
@@ -53,10 +54,10 @@ class Provenance:
     short texts. `parameters` are the parameters of the pipeline to which the job refers. `inputs` are the
     ids of the versions that the job reads, by the names in its declaration. `code` is the hash of the
     project's files that the code of the job reads (a CodeList; empty if the job runs no code). `source` has
-    the files that a sink loads, each with a hash of its content. `format` is the part of the inputs that
-    comes from Gridmill itself. `artifact` is the last version that was made from exactly these inputs; it is
-    empty if no such version exists yet. `created` is the time when Gridmill first saw these inputs (Unix
-    seconds).
+    the files that a sink loads, each with a hash of its content. `format` is a number that increases when a
+    new version of Gridmill changes the results of built-in kinds of jobs. `artifact` is the last version
+    that was made from exactly these inputs; it is empty if no such version exists yet. `created` is the time
+    when Gridmill first saw these inputs (Unix seconds).
     """
 
     name: str

@@ -25,8 +25,8 @@ WARNING_SHARE = 0.1
 """If more than this fraction of the rows is dropped or rejected, the remark is a warning."""
 LAST_SHARE, STILL_FALLING = 0.2, 0.03
 """A model could be better with more training if its best validation loss is its last one, and if this loss
-fell by more than this fraction in the last fifth of the training. The falls of the loss that are caused only
-by the decreasing learning rate are smaller."""
+fell by more than this fraction in the last fifth of the training. If the loss falls only because the
+learning rate decreases, it falls by less than this fraction."""
 _NAMED = 5
 
 
@@ -189,8 +189,8 @@ def _of_prediction(details: Mapping[str, Any], rows: int) -> _Said:
 
 
 def _learned(details: Mapping[str, Any], rows: int) -> _Said:
-    """Return a remark about the rows of the prediction on which the model was trained, and the consequence
-    for the metrics."""
+    """Return a remark if some rows of the prediction were used to train the model, with the consequence for
+    the metrics."""
     counts: Mapping[str, int] = details.get("learned_rows") or {}
     split = details.get("split")
     train, excluded, measured = (counts.get(name, 0) for name in ("train", "excluded", "measured"))
@@ -266,8 +266,8 @@ def row_flow(version: Artifact) -> RowFlow | None:
 
 
 def _sink(version: Artifact) -> RowFlow:
-    """Return the numbers of rows of a sink: the rows that the last load read, and in `out` the rows of the
-    whole table."""
+    """Return the numbers of rows of a sink: the numbers of the last load, and in `out` the number of rows of
+    the whole table."""
     details = version.output.details
     added = details.get("rows_added")
     rejects, unseen = rejects_of(version), int(details.get("unseen") or 0)
@@ -288,8 +288,8 @@ def _dataset(version: Artifact) -> RowFlow:
 
 
 def _model(version: Artifact) -> RowFlow:
-    """Return the numbers of rows of a model. `out` is the number of rows with which the model was trained;
-    all other rows of the dataset measure the model."""
+    """Return the numbers of rows of a model. `out` is the number of rows with which the model was trained.
+    The metrics of the model are computed on the other rows of the dataset."""
     details = version.output.details
     used = _row_counts(details.get("rows"))
     why = {f"no label in {split}": count for split, count in _row_counts(details.get("unlabelled")).items()}

@@ -31,9 +31,10 @@ class Resource:
     `cpus`, `memory_bytes` and `gpus` are amounts of each worker. `jobs` has the names of the jobs (`job` or
     `pipeline/job`) that were assigned to the resource. `default` is true for the resource that Gridmill
     makes for jobs without a resource: it never has GPUs. A deployment of the resource is kept for
-    `keep_seconds` after its last job (None means 5 minutes; at Slurm or a cloud it means 0). `settings` are
-    settings for the kind of the site; for this resource they replace the settings of the site. `staging` is
-    the way in which the data of the jobs is transferred to a site of kind cluster (None: direct).
+    `keep_seconds` after its last job. If `keep_seconds` is None, the deployment is kept for 5 minutes, or
+    not at all at Slurm and cloud sites. `settings` are settings for the kind of the site; for this resource
+    they replace the settings of the site. `staging` is the way in which the data of the jobs is transferred
+    to a site of kind cluster (None: direct).
     """
 
     name: str
@@ -67,7 +68,8 @@ def default_resource(kind: JobKind, site: str = LOCAL) -> Resource:
 
 JOB_CPUS = {JobKind.DATASET: 4.0, JobKind.TRAINING: 4.0, JobKind.PREDICTION: 4.0}
 """The largest number of CPUs of a job of these kinds if the job declares no number and the site requires a
-request (see `asks_for_need`); these jobs use threads or workers. Jobs of all other kinds get one CPU."""
+request (see `asks_for_need`); these jobs use threads or workers. A job of any other kind gets one CPU if it
+declares no number of CPUs."""
 
 
 def asks_for_need(site: SiteKind) -> bool:
@@ -78,8 +80,8 @@ def asks_for_need(site: SiteKind) -> bool:
 
 
 def keep_of(resource: Resource, site: SiteKind | None) -> float:
-    """Return the seconds for which a deployment of the resource is kept at such a site after its last
-    job."""
+    """Return the seconds for which a deployment of the resource is kept after its last job, at a site of
+    this kind."""
     if resource.keep_seconds is not None:
         return resource.keep_seconds
     return KEEP_SECONDS.get(site, DEFAULT_KEEP_SECONDS) if site else DEFAULT_KEEP_SECONDS
@@ -129,8 +131,8 @@ class Measurement:
     `command/<pipeline>/<job>`. `waited_seconds` is the time between the moment when the job was ready and
     the moment when the attempt was placed. `parallel` has the times of the workers of the attempt, if it had
     workers. `resource` and `site` are the resource and the site where the attempt ran (empty in older
-    records). `declared` identifies the settings and the command of the job at that time, and `model_bytes`
-    is the estimate of the memory model for these settings and this size (empty and 0: unknown).
+    records). `declared` identifies the settings and the command of the job at that time (empty if unknown).
+    `model_bytes` is the estimate of the memory model for these settings and this size (0 if unknown).
     """
 
     attempt_id: str
@@ -151,10 +153,10 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferEstimate:
-    """The data that is expected to be transferred for a job to a site with its own storage, and back. Of the
-    inputs of the job, `reused_bytes` are already at the site and `upload_bytes` must be transferred.
-    `download_bytes` is the size of the result of the job. A size is None if it is unknown, and `unknown`
-    lists the parts whose size is unknown."""
+    """The amounts of data that are expected to be transferred for a job to a site with its own storage, and
+    back from this site. Of the inputs of the job, `reused_bytes` are already at the site and `upload_bytes`
+    must be transferred. `download_bytes` is the size of the result of the job. A size is None if it is
+    unknown, and `unknown` lists the inputs and results whose size is unknown."""
 
     upload_bytes: int | None = None
     upload_seconds: float | None = None
@@ -235,8 +237,8 @@ def alternative_text(one: ResourceAlternative) -> str:
 
 
 def transfer_lines(travel: TransferEstimate, site: str) -> tuple[str, ...]:
-    """Return sentences about the amount, time and rate of the transfers, and about the parts whose size is
-    unknown."""
+    """Return sentences about the amount, time and rate of the transfers, and about the inputs and results
+    whose size is unknown."""
     lines: list[str] = []
     if travel.upload_bytes is not None:
         message = f" ({show_bytes(travel.reused_bytes)} are there)" if travel.reused_bytes else ""

@@ -10,8 +10,8 @@ from gridmill.errors import InputError
 DAY_SECONDS = 86_400.0
 
 RUNS_KEPT = 10
-"""The number of the newest runs of each pipeline that are always kept, because they record the last
-declaration of each job."""
+"""This number of the newest runs of each pipeline is always kept, because the last declaration of each job
+is in these runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +19,8 @@ class Retention:
     """The limits of how many versions of a job are kept, and for how long. A version is deleted if it
     exceeds all limits that are set: it is not among the newest `versions`, and it is older than `days`. The
     newest version, versions with an alias, the best version, and the inputs of kept versions are kept
-    whatever their age is. The versions of a sink share one table: a later load deletes the rows that only
-    old versions had."""
+    whatever their age is. All versions of a sink share one table. If a version is deleted, a later load
+    deletes the rows that only this version had."""
 
     versions: int | None = None
     days: float | None = None

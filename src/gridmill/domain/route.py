@@ -25,8 +25,9 @@ class Staging(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """A transfer of data in one direction. `transferred_bytes` were sent in `seconds` seconds.
-    `reused_bytes` were not sent because the receiver already had them."""
+    """A transfer of data in one direction. `transferred_bytes` is the number of bytes that were sent, and
+    `seconds` is the time that this took. `reused_bytes` is the number of bytes that were not sent because
+    the receiver already had them."""
 
     transferred_bytes: int = 0
     reused_bytes: int = 0
@@ -73,9 +74,10 @@ class AttemptTransfers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferRate:
-    """The rate of transfers in one direction. `transferred_bytes` were transferred in `seconds` seconds,
-    where older transfers have a lower weight. `transfers` is the number of attempts whose transfers were
-    measured; 0 means that only the probe was measured, when the site was added."""
+    """The rate of transfers in one direction. `transferred_bytes` is the number of transferred bytes, and
+    `seconds` is the time that this took. Older transfers have a lower weight in both sums. `transfers` is
+    the number of attempts whose transfers were measured; 0 means that only the probe was measured, when the
+    site was added."""
 
     transferred_bytes: float
     seconds: float

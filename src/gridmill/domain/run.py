@@ -22,8 +22,8 @@ from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
     """The reason why a running job was preempted. `job_run` is the id of the waiting job for which the
-    running job is interrupted. `shorter_seconds` is the number of seconds by which the waiting job is
-    expected to be shorter than the remaining time of the interrupted job; 0 if the waiting job is first
+    running job is interrupted. `shorter_seconds` is the difference between the remaining time of the
+    interrupted job and the expected time of the waiting job. It is 0 if the waiting job has precedence
     because of its priority or its long wait. `left_seconds` is the remaining time of the interrupted job,
     which determines its later position in the queue."""
 
@@ -68,12 +68,13 @@ class Run:
     requested jobs, if a person or a schedule requested single jobs; the jobs that they need run too. If
     `only` is empty, all jobs of the pipeline run. `data` are the files of the project that sinks of the
     pipeline load, and that therefore do not belong to the code of the commands. `commit` is the Git commit
-    of the folder of the pipeline (empty: none). `project` is the project whose share and quota the run uses.
-    `settled` has the names of versions of other pipelines that the jobs read, each with the id of the
-    version that the name meant when the run began. `attended` means that the client of the run waits for it,
-    and that the run is stopped when the client disconnects. `request` is the key that the client chose for
-    the run (see RunRequest). `jobs` is the number of jobs of the run (0: unknown). `damage` lists the
-    records of the run that were damaged in the store and are lost; empty if there are none.
+    of the folder of the pipeline, or empty if the folder has no Git commit. `project` is the project whose
+    share and quota the run uses. `settled` has the names of versions of other pipelines that the jobs read,
+    each with the id of the version that the name meant when the run began. `attended` means that the client
+    of the run waits for it, and that the run is stopped when the client disconnects. `request` is the key
+    that the client chose for the run (see RunRequest). `jobs` is the number of jobs of the run (0: unknown).
+    `damage` lists the records of the run that were damaged in the store and are lost; empty if there are
+    none.
     """
 
     id: str
@@ -199,9 +200,9 @@ class Attempt:
     all other ranks end in the number of the rank. `address` and `port` are the address and the port where
     other ranks can connect to the rank. A rank that has ended keeps its place and its `outcome` until all
     ranks have ended; then the record of rank 0 describes the gang: its state is the final state of the gang,
-    and its use is the use of all ranks together. A `dismissed` rank only served the other ranks, which have
-    all succeeded, so it counts as succeeded however it ends. `transfers` are the transfers of data for the
-    attempt, at a site in another place.
+    and its use is the use of all ranks together. If `dismissed` is true, the rank only served the other
+    ranks, and all of them have succeeded. Such a rank is treated as succeeded, however it ends. `transfers`
+    are the transfers of data for the attempt, at a site in another place.
     """
 
     id: str
@@ -242,7 +243,7 @@ class CriticalPath:
     """The critical path of a run, with the slack of its jobs. `path` has the ids of the JobRuns on the
     critical path, from the first to the last. `seconds` has the measured or expected time of each job of the
     run. `slack` has the time by which each job could be longer without making the run longer. `known` is
-    false if the time of a job is not known yet and is counted as 0."""
+    false if the time of some job is not known yet, so that 0 is used for this job."""
 
     path: tuple[str, ...]
     seconds: Mapping[str, float]

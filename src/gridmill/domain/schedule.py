@@ -116,7 +116,7 @@ class Schedule:
 
     @property
     def pipeline(self) -> str:
-        """The pipeline that the schedule runs, or the pipeline whose job it runs."""
+        """The pipeline that the schedule runs, or the pipeline to which the scheduled job belongs."""
         return self.name.partition("/")[0]
 
     @property

@@ -18,8 +18,8 @@ class Signature:
 
     `source` has the fields of the dataset's label declaration that are set (`column`, `horizon_seconds`,
     `steps`, `next_rows`, `delay_seconds`, `table`, `outcome`). `type` is number, boolean, text or the name
-    of the Arrow type. `objective` and `classes` are the objective and the classes of the model. An empty
-    field is unknown, and is treated as equal to every value.
+    of the Arrow type. `objective` and `classes` are the objective and the classes of the model. If a field
+    is empty, its value is unknown, and the field is treated as equal to every value.
     """
 
     labels: tuple[str, ...]

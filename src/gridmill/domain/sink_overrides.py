@@ -30,10 +30,10 @@ class SinkPart(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkChange:
     """A part of a sink that was added or removed. `key` identifies the altered part among the parts of the
-    same kind: the path of a source, the reason text of a constraint, the name of a metric, or the beginning
-    of an outage. If a part was added, one of the fields `constraint`, `outage` and `text` (the SQL of a
-    metric) contains the part. If a part was added, `hides` is true if a part of the pipeline file with the
-    same key was removed before."""
+    same kind: it is the path of a source, the reason text of a constraint, the name of a metric, or the
+    beginning of an outage. If a part was added, one of the fields `constraint`, `outage` and `text` (the SQL
+    of a metric) contains the part. If a part was added, `hides` is true if a part of the pipeline file with
+    the same key was removed before."""
 
     verb: AlterVerb
     part: SinkPart

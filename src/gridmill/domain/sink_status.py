@@ -112,7 +112,7 @@ class LoadTask:
     version. `position` is the position up to which the source was read. `state` is the state of the job in
     its newest run, `checked` is the time when that run ended, and `loaded` is the time when rows were last
     loaded. `lag_seconds` is the time by which `position` is behind the present time, if the position is a
-    time. `following` is the time at which the schedule checks the source again. `why` is the reason why the
+    time. `following` is the next time at which the schedule checks the source. `why` is the reason why the
     source or the job waits, or the reason why the job failed. `drifted` has the columns that drifted, and
     `alterations` is the number of alterations of the sink.
     """

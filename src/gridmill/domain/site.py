@@ -59,10 +59,10 @@ class Site:
     deployments for each real CPU: on a personal machine deployments share CPUs (an idle deployment uses
     none), but memory and GPUs are never assigned twice. `address` is the network address of the site. The
     settings that `settings` may contain depend on the kind of the site. `nodes` are the nodes that the site
-    had when it was last observed. `past` has the largest sizes of earlier nodes that may return. `away` are
-    configured nodes that cannot be used now, if the site reports such nodes. `partitions` are the names of
-    the queues of the site, if it has queues; jobs that name no queue use the first queue. `route` is the
-    measured route to the site, if the site is in another place.
+    had when it was last observed. `past` has the largest sizes of nodes that the site had earlier and that
+    may become available again. `away` are configured nodes that cannot be used now, if the site reports such
+    nodes. `partitions` are the names of the queues of the site, if it has queues; jobs that name no queue
+    use the first queue. `route` is the measured route to the site, if the site is in another place.
     """
 
     name: str
@@ -78,7 +78,8 @@ class Site:
 
     @property
     def most_nodes(self) -> int | None:
-        """The largest number of nodes that the site can have, used or not, or None if there is no limit."""
+        """The largest number of nodes that the site can have, including nodes that are not used now, or None
+        if there is no limit."""
         declared = self.settings.get(MOST_NODES, "")
         if declared.isdigit():
             return int(declared)

@@ -62,10 +62,10 @@ class SqlSource:
     `sqlite:///shop.db` (relative to the folder of the pipeline file). `${env:NAME}` is replaced by the value
     in the environment in which the job runs. `cursor` is a column whose values only grow (a number, a time,
     a text): each load takes the rows after the last row of the previous load. Without `cursor`, every load
-    takes all rows, and the table is replaced if the rows differ. Rows may appear late, with a cursor value
-    below a value that was already loaded; such a row is loaded later if its cursor value is within `lag` of
-    the newest value (a difference for numbers, seconds for times). Rows that have no cursor value are not
-    loaded.
+    takes all rows, and the table is replaced if the rows differ. A row may appear late, with a cursor value
+    below a value that was already loaded. The next load takes such a row if its cursor value differs by at
+    most `lag` from the newest loaded value. For times, `lag` is a number of seconds. Rows that have no
+    cursor value are not loaded.
 
     Parameters in a `query` are bound as values, also within quotes, as in `where at >= '${from}' and at <
     '${to}'`. If a query refers to both bounds, or to `${due_before}` and `${due}`, it loads the rows of that
@@ -202,10 +202,10 @@ class Source:
 
     If format and compression are not set, they follow from the name of the file (a ZIP file must contain
     exactly one file). `delimiter` (default: a comma, or a tab for `.tsv`), `nulls` (texts that mean a
-    missing value) and `encoding` are for CSV files. `decimal` is the decimal separator of numbers in texts,
-    `.` or `,`, and the other one of these characters groups thousands. `timestamp_format` is for columns
-    that are declared as `timestamp` or `date`: a strptime pattern, or the unit of numbers that count the
-    time since 1970 (`unix_s`, `unix_ms`, `unix_us`, `unix_ns`). `timestamp_format` can also be a mapping
+    missing value) and `encoding` are for CSV files. `decimal` is the decimal separator of numbers in texts.
+    If it is `.`, a comma groups thousands; if it is `,`, a point groups thousands. `timestamp_format` is for
+    columns that are declared as `timestamp` or `date`: a strptime pattern, or the unit of numbers that count
+    the time since 1970 (`unix_s`, `unix_ms`, `unix_us`, `unix_ns`). `timestamp_format` can also be a mapping
     from columns to such formats, which then also declares the columns. Without `timestamp_format`, common
     formats of times are recognized. Times without a time zone are in UTC. `sheet` is the name of the sheet
     of an Excel file.

@@ -20,7 +20,7 @@ REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
 """A pattern that matches `$${`, which is an escaped `${`, or a reference, whose closing brace may be
 missing."""
 BOUNDS = (("from", "to"), ("due_before", "due"))
-"""Pairs of parameters that bound a range of time: its beginning (included) and its end (excluded)."""
+"""Pairs of parameters that are the beginning (included) and the end (excluded) of a range of time."""
 TIMES = frozenset(name for pair in BOUNDS for name in pair)
 DUE = ("due", "due_before")
 """The parameters that a schedule sets for its runs: the due time of the run, and the previous due time."""
@@ -66,9 +66,9 @@ class ReferenceContext(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placeholder:
-    """A position in a statement for values: one reference, or a quoted text with references. `parts` has
-    texts and references in turn, starting with a text. `quote` is the quote character around the
-    placeholder. `enclosed` means that the placeholder is in parentheses."""
+    """A position in a statement for values: one reference, or a quoted text with references. `parts`
+    contains texts and references alternately, beginning with a text. `quote` is the quote character around
+    the placeholder. `enclosed` means that the placeholder is in parentheses."""
 
     where: ReferenceContext
     parts: tuple[str, ...]

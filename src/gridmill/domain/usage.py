@@ -10,18 +10,18 @@ class ParallelTiming:
     """The times that the workers of an attempt took. All seconds are wall-clock seconds unless another unit
     is named.
 
-    `work` describes the work of a shard (the model that predicts), because only attempts with the same work
-    are compared. `whole_rows` is the number of rows of an attempt with all of the data; a probe processes
-    only `rows` of these rows. `stage_seconds` is the time from the start of the first worker to the end of
-    the last shard. `opening_seconds` is the average time until a worker could begin (the time to load its
-    model, and the extra time of its first shard); during this time the worker was on a CPU for
-    `opening_cpu_seconds`, and ready without a CPU for `opening_delay_seconds`. `busy_seconds` is the sum of
-    the times of the shards, `longest_seconds` is the time of the longest shard, and `deviation` is the
-    variation of the time per row (standard deviation divided by mean). During the busy seconds, the workers
-    and their helper threads were on CPUs for `cpu_seconds` (with several threads more than one per second),
-    ready without a CPU for `delay_seconds`, and waiting for the disk for `disk_seconds`. A value is None if
-    the system does not measure it. `pods` is the number of pods, if each part of the job had its own pod;
-    the peak memory of the attempt is then that of one pod.
+    `work` describes what a worker computes for each shard (the model that predicts), because only attempts
+    with the same `work` are compared. `whole_rows` is the number of rows of an attempt with all of the data;
+    a probe processes only `rows` of these rows. `stage_seconds` is the time from the start of the first
+    worker to the end of the last shard. `opening_seconds` is the average time until a worker could begin
+    (the time to load its model, and the extra time of its first shard); during this time the worker was on a
+    CPU for `opening_cpu_seconds`, and ready without a CPU for `opening_delay_seconds`. `busy_seconds` is the
+    sum of the times of the shards, `longest_seconds` is the time of the longest shard, and `deviation` is
+    the variation of the time per row (standard deviation divided by mean). During the busy seconds, the
+    workers and their helper threads were on CPUs for `cpu_seconds` (with several threads more than one per
+    second), ready without a CPU for `delay_seconds`, and waiting for the disk for `disk_seconds`. A value is
+    None if the system does not measure it. `pods` is the number of pods, if each part of the job had its own
+    pod; the peak memory of the attempt is then that of one pod.
     """
 
     work: str
@@ -100,7 +100,7 @@ class DiskSpace:
 
     @property
     def lacking_bytes(self) -> int:
-        """The number of bytes that must be freed until the reserve is free again."""
+        """The number of bytes that must be deleted so that the whole reserve is free again."""
         return max(0, self.reserve_bytes - self.free_bytes) if self.size_bytes else 0
 
     @property

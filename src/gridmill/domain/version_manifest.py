@@ -11,7 +11,7 @@ from gridmill.domain.provenance import Provenance
 MANIFEST_FORMAT = 1
 MANIFESTS = "manifests"
 HANDED = "inputs"
-"""The folder below the storage root with inputs that were copied for attempts whose work folders are on
+"""A folder below the storage root. It contains copies of inputs for attempts whose work folders are on
 another disk."""
 _VERSIONS = "versions"
 _MOST_TOLD = 3
@@ -102,8 +102,8 @@ def contents_uri(output_uri: str) -> str:
 
 
 def version_uri(output: Output) -> str:
-    """Return the URI of a version of a table at a farm, which is in its own folder: the farm writes this
-    folder once and never changes it."""
+    """Return the URI of a version of a table at a farm. Each version has its own folder, which the farm
+    writes once and never changes."""
     return f"{_VERSIONS}/{output.uri}@{output.table_version}"
 
 

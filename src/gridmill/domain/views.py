@@ -65,8 +65,8 @@ class RunView:
 
     `version` changes whenever anything else in the view changes. If a reader sends the `version` of its view
     as `since` and this view is still current, the reader gets a view with `unchanged` and without jobs.
-    `last_event` is the id of the newest event of the run that the view includes (empty: none), so that a
-    reader that follows the events after this id misses no event.
+    `last_event` is the id of the newest event of the run that the view includes, or empty if there is none.
+    A reader that follows the events after this id misses no event.
     """
 
     run: Run
@@ -143,7 +143,7 @@ class PlannedJob:
     cannot run, and `doubt` is the reason why it may fail. `transfer` has the data that is expected to be
     transferred to the site of the job and back (None if there is no transfer). If a job may use several
     resources, `alternatives` has the expected times for each resource, and `choice` is the reason why the
-    resource was chosen. `when` has the value that the job declares; the planned times are those of a run
+    resource was chosen. `when` is the condition that the job declares. The planned times assume a run
     without failures. `waiting` describes the files of the job's source that are not settled yet. `reason` is
     the reason why the job would execute, or a text with the version from which the job would be restored.
     `most_cpus` is the number of CPUs of an attempt that is alone in its pod; if it is None, the attempt gets
@@ -180,8 +180,8 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmView:
-    """A farm that is one of the grid's sites: the status that the farm reports now (None: it does not
-    answer, and `problem` is the reason), and the measured route to the farm."""
+    """A farm that is one of the grid's sites, with the status that the farm reports now and the measured
+    route to the farm. If the farm does not answer, the status is None and `problem` is the reason."""
 
     site: str
     status: FarmStatus | None = None

@@ -86,7 +86,7 @@ class NodeProcess:
 
 
 def _wait_for(starter: socket.socket, release: Callable[[], None]) -> None:
-    """Waits until the process that started this process closes its end of the socket. The starting process
-    is then a client, or it was killed."""
+    """Waits until the process that started this process closes its end of the socket. The process that
+    started this process has then become a client, or it was killed."""
     readable(starter, milliseconds=int(_ARRIVAL_SECONDS * 1000))
     release()

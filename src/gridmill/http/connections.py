@@ -46,9 +46,10 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The limits for the connections of one listener. Each further `step_bytes` bytes of a request's body
-    must arrive within `body_seconds` seconds. With this rule, transfers over slow connections can succeed. A
-    client that stops reading must read the waiting 64 KiB within `answer_seconds`. Both times are measured
-    only while the server waits for the client."""
+    must arrive within `body_seconds` seconds. This limit applies to each step of a body and not to the whole
+    body, so that transfers over slow connections can succeed. A client that stops reading must read the
+    waiting 64 KiB within `answer_seconds`. Both times are measured only while the server waits for the
+    client."""
 
     connections: int = 1_024
     of_one_address: int = 512
@@ -69,8 +70,8 @@ def raise_open_files() -> None:
 
 
 def within_descriptors(limits: Limits) -> Limits:
-    """Returns the limits, with fewer connections if the process would otherwise have too few file
-    descriptors for other uses."""
+    """Returns the limits for connections. If the process may open only few files, the limits are lower, so
+    that enough file descriptors remain for other uses."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limits
@@ -143,7 +144,7 @@ class Connection(HttpToolsProtocol):
             self._wait(self._limits.body_seconds)
 
     def on_message_complete(self) -> None:
-        """Stops the time limit, because the client now waits for the server."""
+        """Stops the time limit for the body, because the client now waits for the server."""
         super().on_message_complete()
         if self._request_bytes >= LARGE_BYTES:
             self._acceptor.note_large_request()
@@ -151,12 +152,12 @@ class Connection(HttpToolsProtocol):
         self._deadline = None
 
     def pause_writing(self) -> None:
-        """Starts the time limit for the answer, because the client does not read it."""
+        """Starts the time limit for the answer, because the client does not read the answer."""
         super().pause_writing()
         self._wait(self._limits.answer_seconds)
 
     def resume_writing(self) -> None:
-        """Stops the time limit for the answer, because the client has read it."""
+        """Stops the time limit for the answer, because the client has read the answer."""
         super().resume_writing()
         self._deadline = None
 
@@ -212,8 +213,8 @@ class Acceptor:
             self._forget(address)
 
     def note_large_request(self) -> None:
-        """Schedules the return of free memory to the system for some time after a request with a large
-        body."""
+        """After a request with a large body, schedules that free memory is returned to the system some
+        seconds later."""
         self._trim_at = min(self._trim_at, self._loop.time() + _LARGE_REQUEST_SECONDS)
 
     def _accept(self) -> None:
@@ -250,8 +251,8 @@ class Acceptor:
                 client.close()
 
     def _give_back(self, now: float) -> None:
-        """Returns memory to the system some seconds after many connections have ended, when their requests
-        have ended too."""
+        """Returns free memory to the system some seconds after many connections and their requests have
+        ended."""
         self._most = max(self._most, len(self._open))
         if self._most - len(self._open) >= _MANY:
             self._give_back_at = min(self._give_back_at, now + _REST_SECONDS)

@@ -43,8 +43,8 @@ async def pass_on(
 ) -> None:
     """Calls the application.
 
-    If the application raises an unexpected error, it is logged. If no response was started before the error,
-    a response is sent which reports that `who` failed.
+    If the application raises an unexpected error, it is logged. If the application had not started a
+    response before the error, the client gets a response which reports that `who` failed.
     """
     started = False
 
@@ -73,7 +73,8 @@ async def pass_on(
 def _is_short_of_threads(error: Exception) -> bool:
     """Returns whether the error means that no thread could be started.
 
-    In this case, Python raises a RuntimeError that has no class of its own.
+    If no thread can be started, Python raises a plain RuntimeError, without a class of its own for this
+    error.
     """
     return isinstance(error, RuntimeError) and "can't start new thread" in str(error)
 

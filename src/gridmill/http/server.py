@@ -40,7 +40,7 @@ UNSENT_BYTES = 1 << 17
 
 def little_unsent(connection: socket.socket) -> None:
     """Limits the number of unsent bytes that the kernel buffers for a slow connection. Without this limit,
-    data counts as sent seconds before it is really sent."""
+    data is regarded as sent several seconds before it leaves the machine."""
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
@@ -83,7 +83,8 @@ class Server:
     _path: Path | None = None
 
     def stop(self) -> None:
-        """Stops the server. Open requests have a short time to end. The call can be repeated."""
+        """Stops the server. Requests that are still running get a short time to end. The call can be
+        repeated."""
         self._server.should_exit = True
         self._thread.join(_STOP_SECONDS)
         self._socket.close()

@@ -8,7 +8,8 @@ class Clock(Protocol):
     time that never decreases, which is used for waiting."""
 
     def now(self) -> float:
-        """Unix time in seconds. The time of `now` can jump when somebody sets the clock of the machine."""
+        """Unix time in seconds. The time that `now` returns can jump when somebody sets the clock of the
+        machine."""
 
     def monotonic(self) -> float:
         """Return the seconds since an arbitrary start. This time never jumps."""

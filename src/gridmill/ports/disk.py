@@ -44,7 +44,7 @@ in the home."""
 class DiskItem:
     """A folder or file that uses disk space. The field `name` is unique within the area of the item; the
     name of an output is its URI below the storage root. `changed` is the Unix time in seconds of the last
-    change of the item. `ended` shows whether the pod or the import that the item belongs to has ended."""
+    change of the item. `ended` is true if the pod or the import to which the item belongs has ended."""
 
     area: DiskArea
     name: str

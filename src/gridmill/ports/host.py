@@ -27,7 +27,7 @@ Check = tuple[str, bool, str]
 
 
 class ServedNode(Protocol):
-    """A control node in this process that serves its API and answers the clients of its home."""
+    """A control node that runs in this process, serves its API, and answers the clients of its home."""
 
     @property
     def grid(self) -> Grid:
@@ -60,7 +60,7 @@ class LooseGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmAddress:
-    """The part of a join line that has the address of a farm and describes it. This part of the join line
+    """The part of a join line that has the address and the description of a farm. This part of the join line
     contains no secret."""
 
     name: str
@@ -129,15 +129,15 @@ class ServedFarm(Protocol):
 
 
 class JoinedNode(Protocol):
-    """This machine as a provider node of a grid."""
+    """The provider node of a grid that runs on this machine."""
 
     @property
     def up(self) -> bool:
         """Whether the node runs."""
 
     def wait_until_up(self, beat: Callable[[], None]) -> None:
-        """Wait until the node runs its processes. The method calls `beat` repeatedly while it waits; `beat`
-        may raise an error. Raises InputError, UnavailableError."""
+        """Wait until all processes of the node are running. The method calls `beat` repeatedly while it
+        waits; `beat` may raise an error. Raises InputError, UnavailableError."""
 
     def leave(self) -> None:
         """Notify the jobs of the node, then stop the node. May be repeated."""
@@ -148,7 +148,7 @@ class JoinedNode(Protocol):
 
 
 class Provider(Protocol):
-    """This machine as a machine that a grid may use for jobs."""
+    """The interface to this machine for commands that let a grid use it for jobs."""
 
     def memory_bytes(self) -> int:
         """The memory size of this machine, or the memory limit of the control group of this process."""
@@ -165,11 +165,12 @@ class Provider(Protocol):
         has used it yet."""
 
     def last_sign(self) -> str:
-        """The kind of input by which a person last used this machine; empty if there was none."""
+        """The kind of input by which a person last used this machine. It is empty if nobody has used the
+        machine yet."""
 
     def why_blind(self) -> str:
-        """The reason why the last check could not observe every keyboard of this machine; empty if it
-        could."""
+        """The reason why the last check could not observe every keyboard of this machine. It is empty if the
+        check observed all keyboards."""
 
     def claim(self, folder: Path) -> AbstractContextManager[None]:
         """Return a context manager; while it is active, this machine cannot join another grid. Raises
@@ -232,8 +233,9 @@ class Host(Protocol):
         limits: tuple[int | None, int | None] = (None, None),
     ) -> AbstractContextManager[ServedFarm]:
         """Start a farm in this process, and return it. `limits` are the largest total size in bytes and the
-        largest number of inodes of one tenant's files (None: half of those of the disk; 0: no limit). Raises
-        InputError, UnavailableError, HomeInUseError, StorageError."""
+        largest number of inodes of one tenant's files. A limit of None means half of the disk's bytes or
+        inodes, and a limit of 0 means that there is no limit. Raises InputError, UnavailableError,
+        HomeInUseError, StorageError."""
 
     def farm_desk(self, settings: Settings) -> AbstractContextManager[TenantRecords]:
         """Return the records of the farm of this home. Raises NotFoundError if this home has no farm."""
@@ -243,7 +245,7 @@ class Host(Protocol):
         UnavailableError, StorageError."""
 
     def provider(self) -> Provider:
-        """Return this machine as a machine that a grid may use for jobs."""
+        """Return the `Provider`, with which commands let a grid use this machine for jobs."""
 
     def recover(self, settings: Settings, *, dry_run: bool) -> RecoveryReport:
         """Restore lost records of the home from the manifests in the storage root. Raises HomeInUseError,

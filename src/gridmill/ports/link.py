@@ -10,7 +10,8 @@ from gridmill.domain.pod_protocol import FromPod, ToPod
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMessage:
     """A message that a link received, with the channel that it came from. Each connection has its own
-    channel; the channel with the newest Hello of a pod belongs to this pod."""
+    channel. If a pod has sent a Hello over several channels, the channel with its newest Hello belongs to
+    the pod."""
 
     channel: int
     message: FromPod | None  # None: the channel was closed

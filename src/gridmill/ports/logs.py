@@ -31,14 +31,14 @@ class LogStore(Protocol):
     One process appends log texts, and other processes may read at the same time."""
 
     def append(self, records: Sequence[LogRecord]) -> None:
-        """Store log texts so that they survive the end of the process. A text is left out if its attempt
-        already has a text with the same or a higher number, so texts that a pod sends again after a crash
-        are stored only once. Raises StorageError."""
+        """Store log texts so that they survive the end of the process. A text is left out if a text of the
+        same attempt with the same or a higher number is already stored. Therefore texts that a pod sends
+        again after a crash are stored only once. Raises StorageError."""
 
     def read(self, query: LogQuery) -> Sequence[LogEntry]:
-        """The next entries. At the end of the log the method returns no entries; otherwise it returns at
-        least one entry, and at most about 1 MiB of text. One call with `search` reads about 64 MiB of the
-        log. If these 64 MiB contain no match, the result is an entry with an empty text."""
+        """The next entries. The method returns at least one entry, and at most about 1 MiB of text. At the
+        end of the log, it returns no entry. One call with `search` reads about 64 MiB of the log. If these
+        64 MiB contain no match, the result is an entry with an empty text."""
 
     def tail(self, query: LogQuery, lines: int, *, most_bytes: int | None = None) -> Sequence[LogEntry]:
         """Return the last entries of the log: at least `lines` lines, unless the log has fewer lines or

@@ -27,8 +27,8 @@ PAGE_ITEMS = 100
 MOST_ITEMS = 1000
 """The highest `limit` of items on a page that a caller can set."""
 PAGE_BYTES = 2**20
-"""The largest total size of the items of a page as JSON, in bytes. An item that is larger than this limit is
-alone on its page."""
+"""The largest total size of the items of a page as JSON, in bytes. If a single item is larger than this
+limit, its page has only this item."""
 _MOST_POSITION = 2**63
 
 
@@ -81,7 +81,8 @@ def _read(kind: type[K], mark: str, cursor: str) -> K:
 
 def cut_page(request: PageRequest[K], following: Iterable[tuple[K, T]]) -> Page[T]:
     """Return the page that begins with the first item of `following`. `following` contains the items after
-    the cursor, each with its key. The function reads at most one item more than the page contains."""
+    the cursor, each with its key. From `following`, the function reads at most one item more than the page
+    contains."""
     items, size, last = list[T](), 0, request.after
     for key, item in following:
         size += len(encode(item))

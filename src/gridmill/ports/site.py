@@ -55,8 +55,8 @@ class PodReport:
 
 
 class PodListeners(Protocol):
-    """The listeners of the control node to which pods on other machines connect. A site gets the listeners
-    when the control node opens the site."""
+    """The interface to the addresses at which the control node listens for pods on other machines. A site
+    gets the listeners when the control node opens the site."""
 
     def tls(self, host: str, port: int = 0) -> str:
         """Listen at this address of this machine, unless a listener already exists for it. Returns the link
@@ -64,7 +64,8 @@ class PodListeners(Protocol):
         after a restart. Raises UnavailableError."""
 
     def spool(self, folder: Path) -> str:
-        """Watch a folder that pods can open under the same path. Returns the link. Raises StorageError."""
+        """Accept connections through files in a folder that pods can open under the same path. Returns the
+        link. Raises StorageError."""
 
 
 @runtime_checkable
@@ -89,8 +90,8 @@ class QueueSite(Protocol):
         UnavailableError."""
 
     def request(self, amounts: Amounts, pods: int, settings: Mapping[str, str]) -> str:
-        """The request that the site would get for `pods` pods of this size with the settings of a resource,
-        as a command line of the site. Raises InputError."""
+        """The command line with which Gridmill would request `pods` pods of this size from the site, with
+        the settings of a resource. Raises InputError."""
 
 
 @runtime_checkable
@@ -103,7 +104,8 @@ class TransferSite(Protocol):
         Returns at once."""
 
     def farm_status(self) -> FarmStatus:
-        """The status that the farm last reported, at most some seconds old. Raises UnavailableError."""
+        """The last status that the farm reported, which is at most some seconds old. Raises
+        UnavailableError."""
 
     def transfer_problems(self) -> Mapping[str, str]:
         """The reasons why data of attempts cannot be transferred now or is lost, by attempt id. Returns at
@@ -137,9 +139,9 @@ class SharedMachineSite(Protocol):
 
 
 class SitePort(Protocol):
-    """The protocol of a site. Every method may be repeated with the same arguments. `bring_up`,
-    `observe`, `undelivered_events` and `tear_down` may take long, and several threads call them at once. The
-    remaining methods of a site return immediately."""
+    """The protocol of a site. Every method may be repeated with the same arguments. The methods `bring_up`,
+    `observe`, `undelivered_events` and `tear_down` may take long, and several threads may call them at the
+    same time. All other methods of a site return immediately."""
 
     def nodes(self) -> tuple[Node, ...]:
         """The nodes of the site, with the CPUs, memory and GPUs that each node offers."""

@@ -14,8 +14,8 @@ from gridmill.domain.version_manifest import AliasMove, FileProblem, Verificatio
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStat:
     """The state of a source file, which shows whether the file has changed since an earlier check.
-    `ctime_ns` is the time of the last change of the file's content, name or permissions, which no program
-    can set; 0 if the time is not known. `content` is the hash of the file's content (16 hex digits); empty
+    `ctime_ns` is the time of the last change of the file's content, name or permissions. No program can set
+    this time. It is 0 if it is not known. `content` is the hash of the file's content (16 hex digits); empty
     if the content was not read. `name` is the path relative to the folder of the pipeline, if the file is
     below this folder."""
 
@@ -86,9 +86,10 @@ class Storage(Protocol):
 
     def next_number(self, name: str, number: int, attempt_id: str, *, first: bool) -> int:
         """Return the number of the next version of the artifact `name`. The result is `number`, or a higher
-        number if a manifest shows that a version unknown to this home already has `number`. A manifest of
-        the same attempt, or of a version without files, does not reserve its number, because that version
-        was never committed. `first` is true if the home knows no version of `name`."""
+        number if a manifest shows that a version unknown to this home already has `number`. If a manifest
+        with `number` is from the same attempt, or if the files of its version do not exist, the number is
+        used again, because that version was never committed. `first` is true if the home knows no version of
+        `name`."""
 
     def highest_run(self, pipeline: str) -> int:
         """Return the highest number of a run of the pipeline that left files below the storage root; 0 if

@@ -64,7 +64,7 @@ class PathField:
     limits: ArgumentLimits
 
     def value(self, arguments: Mapping[str, Any]) -> str:
-        """Return the value that a call with these arguments has in its path."""
+        """Return the value that this name of the path has in a call with these arguments."""
         argument: Any = arguments[self.argument]
         value: str = getattr(argument, self.field) if self.field else argument
         return value
@@ -133,7 +133,8 @@ class UseCase:
     @property
     def may_repeat(self) -> bool:
         """Whether a caller that received no answer may send the request again. The result is true for
-        requests that only read, and for bundles, because the name of a bundle is the hash of its content."""
+        requests that only read, and for storing a bundle, because a bundle has the hash of its content as
+        its name."""
         return self.method == "GET" or self.tag == "bundles"
 
     @property

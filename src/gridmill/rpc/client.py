@@ -45,10 +45,10 @@ _CALL_SECONDS = 3600.0
 backup."""
 _END_SECONDS = 30.0
 _END_MILLISECONDS = 1000
-"""The time in milliseconds within which all connections of an ended process are closed."""
+"""When a process ends, all its connections are closed within this time, in milliseconds."""
 GIVE_WAY = "give_way"
-"""The name of a call that is not a use case. With this call, a permanent control node asks this control node
-to end, and continues its runs and pods."""
+"""The name of a call that is not a use case. With this call, a permanent control node asks an embedded
+control node to end, and then continues its runs and pods."""
 
 
 def connect_to(path: Path, hello: Hello, warn: Callable[[str], None]) -> "ClientLink":
@@ -229,7 +229,7 @@ class ClientLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CallingGrid:
-    """Sends each use case as a call over the link."""
+    """The use cases of the control node, each of which is sent as a call over the link."""
 
     link: ClientLink
     attend: bool

@@ -152,8 +152,9 @@ class Attendance:
             raise UnreachedError("the control node ends", hint="Try again.")
 
     def hold(self) -> Callable[[], None]:
-        """Keeps the control node running without clients until the returned function is called. This is
-        needed at the start, because the client that started the control node has not connected yet."""
+        """Keeps the control node running without clients until the returned function is called. This method
+        is used at the start of a control node, when the client that started the control node has not
+        connected yet."""
         with self._changed:
             self._held += 1
 
@@ -165,7 +166,8 @@ class Attendance:
         return release
 
     def is_alone(self, client: AttendedClient) -> bool:
-        """Returns True if this client is the only client, and the control node ends together with it."""
+        """Returns True if this client is the only client and the control node ends together with this
+        client."""
         with self._changed:
             return not self.stays and self._clients.keys() == {client.name}
 

@@ -72,7 +72,7 @@ class CallServer:
                 self._path.unlink()
 
     def cut(self) -> None:
-        """Closes all connections, in the same way as the end of the process."""
+        """Closes all connections, as they would be closed at the end of the process."""
         for sock in tuple(self._connections):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)

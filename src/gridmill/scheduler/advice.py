@@ -53,8 +53,8 @@ RULE = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceInput:
     """The values from which advice on the workers of a job is computed. `measured` are the attempts and
-    probes of the job, oldest first. The job may have `pods` pods, and one pod gets at most the CPUs, memory
-    and GPUs in `most` at its site."""
+    probes of the job, oldest first. `pods` is the number of pods that the job may have, and `most` has the
+    largest CPUs, memory and GPUs that one pod can get at its site."""
 
     name: str  # `pipeline/job`
     job: Job
@@ -91,8 +91,8 @@ def advised_workers(advice_input: AdviceInput) -> int | None:
 
 
 def pace_of(advice_input: AdviceInput, workers: int) -> Callable[[Measurement], float]:
-    """Return the factor by which an attempt with that many workers takes longer than a measured attempt with
-    its own number of workers."""
+    """Return the factor by which an attempt with `workers` workers takes longer than a measured attempt with
+    another number of workers."""
     attempts = comparable(advice_input)
     curve = curve_of(advice_input, attempts) if attempts else None
     alike = {one.attempt_id for one, _ in attempts}
@@ -183,8 +183,9 @@ def _trial(timing: ParallelTiming, rows: int, most: Amounts) -> WorkMeasurement:
 
 
 def _running_seconds(timing: ParallelTiming, most: Amounts) -> float:
-    """Return the worker-seconds at the shards, as if each worker had its own CPU. If the system does not
-    measure the wait for a CPU, the function subtracts the wait that the workers must cause each other."""
+    """Return the worker-seconds for the shards, computed as if each worker had its own CPU. If the system
+    does not measure the wait for a CPU, the function subtracts the wait that the workers must cause each
+    other."""
     if timing.delay_seconds is not None:
         return max(timing.busy_seconds - timing.delay_seconds, min(timing.busy_seconds, timing.cpu_seconds))
     wanted = timing.workers * timing.cpu_seconds / timing.busy_seconds if timing.busy_seconds else 0.0
@@ -211,8 +212,8 @@ def _opening_load(timing: ParallelTiming, most: Amounts) -> float:
 
 
 def _serial_seconds(attempts: Sequence[tuple[Measurement, ParallelTiming]], rows: int) -> float:
-    """Return the seconds before and after the shards for that many rows: a constant, plus a part that grows
-    with the rows if attempts of different sizes show such a part."""
+    """Return the seconds before and after the shards for that many rows. This time is constant, unless
+    attempts of different sizes show that a part of it grows with the rows."""
     points = [
         (timing.rows, max(0.0, one.use.wall_seconds - timing.stage_seconds)) for one, timing in attempts
     ]
@@ -267,7 +268,8 @@ class _WidenedForecast:
 
     def _reached(self, largest: int, workers: int) -> float:
         """Return the expected speed-up if only one number of workers was measured. With one measured number
-        of workers, it is unknown whether more workers would help, or whether the measured workers helped."""
+        of workers, it is unknown whether these workers were faster than one worker, and whether more workers
+        would be faster."""
         return 1.0 if workers <= largest or largest == 1 else self.curve.speedup(largest)
 
 
@@ -280,8 +282,8 @@ def _careful(
 def _rivals(
     curve: TimeCurve, attempts: Sequence[tuple[Measurement, ParallelTiming]], advice_input: AdviceInput
 ) -> tuple[TimeCurve, ...]:
-    """Return other scaling laws that fit the attempts, if the attempts had two different numbers of workers;
-    otherwise return none."""
+    """Return other scaling laws that fit the attempts. The result is empty unless the attempts had exactly
+    two different numbers of workers."""
     if len(curve.law.numbers) != 2:
         return ()
     rows = attempts[-1][1].whole_rows
@@ -391,7 +393,8 @@ def _unknown(
 
 
 def _third(curve: TimeCurve, *, offered: bool) -> str:
-    """Return the question about a job that measurements of two numbers of workers do not answer."""
+    """Return the question about the scaling of a job that measurements with only two numbers of workers
+    cannot answer."""
     least, most = curve.law.numbers
     where = (
         "" if offered else "; the CPUs and the memory of this site have no room for one that would show it"
@@ -413,8 +416,9 @@ def _probes(
     curve: TimeCurve, attempts: Sequence[tuple[Measurement, ParallelTiming]], advice_input: AdviceInput
 ) -> tuple[Probe, ...]:
     """Return the next probe, which runs in one pod. The first probe has one worker, and the second probe has
-    several workers. A probe with a third number of workers follows if the expected gain depends on it. The
-    result is None for a job in parts, because each probe would be a whole run."""
+    several workers. A third probe has another number of workers; it is proposed only if its result can
+    change the expected gain. The result is None for a job in parts, because each probe would be a whole
+    run."""
     numbers = curve.law.numbers
     if advice_input.in_parts or len(numbers) > 2:
         return ()

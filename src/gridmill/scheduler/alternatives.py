@@ -78,7 +78,8 @@ class CachedForecasts:
         return max(0.0, self.now - job_run.ready) if job_run.ready is not None else 0.0
 
     def send(self, resource: Resource, demand: Demand, seconds: float) -> None:
-        """Count one more job that was sent to the resource and that runs for that many seconds."""
+        """Add a job to the forecasts that was sent to the resource and that is expected to run for this
+        number of seconds."""
         free = self._sent.setdefault(resource.name, self._places(resource, demand))
         taken = [heappop(free) for _ in range(min(demand.workers, len(free)))]
         for _ in taken:
@@ -103,12 +104,12 @@ class CachedForecasts:
 
     @cached_property
     def _draft(self) -> DraftPlan:
-        """Return a draft plan that is only read and never changed."""
+        """Return a draft of a plan, which the caller only reads and never changes."""
         return DraftPlan(self.snapshot, self.now, None)
 
     def _can_reclaim(self, resource: str, demand: Demand) -> bool:
-        """Return whether the release of idle deployments at the resource's site frees enough CPUs, memory
-        and GPUs for the demand."""
+        """Return whether enough CPUs, memory and GPUs for the demand become free if the idle deployments at
+        the resource's site are released."""
         draft = DraftPlan(self.snapshot, self.now, None)
         lane = draft.lane(resource)
         return lane is not None and reclaim(draft, lane, demand, urgent=True)

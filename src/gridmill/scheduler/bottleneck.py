@@ -27,11 +27,11 @@ _TIMED_SECONDS = 0.001
 
 
 def shares_of(measurement: Measurement) -> Mapping[str, float]:
-    """Return the fractions of the workers' time at their shards. The fractions add up to 1 and have the
-    meaning that is described at Advice. The CPU seconds include all threads of a worker, but the time ready
-    without a CPU includes only the first thread. The CPU time is limited to the remaining time, because it
-    includes more threads than the time ready without a CPU. `measurement` must have the parallel timing of
-    its workers."""
+    """Return the fractions of the workers' time at their shards. The fractions add up to 1; the docstring of
+    the class `Advice` explains their meaning. The CPU seconds include all threads of a worker, but the time
+    ready without a CPU includes only the first thread. The CPU time is limited to the remaining time,
+    because it includes more threads than the time ready without a CPU. `measurement` must contain the times
+    of the workers (`parallel`)."""
     timing = measurement.parallel
     if timing is None or not timing.busy_seconds:
         return {"cpu": 0.0, "delay": 0.0, "disk": 0.0, "waiting": 0.0}
@@ -144,8 +144,8 @@ def entity_of(spec: DatasetSpec) -> tuple[str, ...]:
 
 
 def probe_job(job: Job, pipeline: str, workers: int) -> Job:
-    """Return the job with that number of workers and without needed jobs in its run. The returned job reads
-    the newest existing versions of its inputs."""
+    """Return the job as the only job of a probe: with that number of workers, and without the jobs that it
+    needs. The returned job reads the newest existing versions of its inputs."""
     spec = job.prediction
     assert spec is not None
     return replace(job, needs=(), retries=0, prediction=_outside(replace(spec, workers=workers), pipeline))

@@ -89,8 +89,8 @@ def slot_of(
 
 @cache
 def _loads(cpus: float) -> Sequence[float]:
-    """Return the loads of a pod by its number of jobs. All pods with the same number of CPUs share one
-    tuple, because identical objects are compared quickly."""
+    """Return the loads of a pod by its number of jobs. All pods with the same number of CPUs use the same
+    tuple object, because Python compares identical objects quickly."""
     return tuple(jobs / cpus for jobs in range(most_jobs(cpus) + 1))
 
 
@@ -205,8 +205,8 @@ class Pods:
         return min(fitting, default=None)
 
     def places(self, memory_bytes: int, gpus: int, *, empty: bool = False) -> int:
-        """Return the number of jobs of this size that fit into the pods at the same time: into the free
-        memory and GPUs, or with `empty` into the whole pods."""
+        """Return the number of jobs of this size that fit into the free memory and GPUs of the pods at the
+        same time. With `empty`, the pods are treated as if no job ran on them."""
         return sum(_places(slot, memory_bytes, gpus, empty) for _, slot in self.items())
 
     def find(self, memory_bytes: int, gpus: int) -> Key | None:
@@ -236,8 +236,8 @@ def _places(slot: PodSlot, memory_bytes: int, gpus: int, empty: bool) -> int:
 
 
 def places_in(free: Amounts, most: int, memory_bytes: int, gpus: int) -> int:
-    """Return the number of jobs with this memory and these GPUs that fit into what is free; at most
-    `most`."""
+    """Return the number of jobs with this memory and these GPUs that fit into the free memory and GPUs of
+    the pod, but at most `most`."""
     counts = [most]
     if memory_bytes:
         counts.append(free.memory_bytes // memory_bytes)

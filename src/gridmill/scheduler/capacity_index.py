@@ -34,7 +34,7 @@ class ProjectTotals:
         return max(0.0, self.places * now - self._since / 1000)
 
     def count(self, attempt: Attempt, times: int) -> None:
-        """Add an attempt to the totals (`times` is 1) or subtract it (`times` is -1)."""
+        """Add an attempt to the totals if `times` is 1, or subtract it from the totals if `times` is -1."""
         places = max(1, attempt.given.gpus) * times
         self.places += places
         self._since += places * round(attempt.placed * 1000)
@@ -61,12 +61,12 @@ class CapacityIndex:
     """The free CPUs, memory and GPUs of pods and nodes, and the attempts on them.
 
     `open` has the pods that are up, and `coming` has the pods that are starting, by resource. `nodes` has
-    the CPUs, memory and GPUs of nodes that are not assigned to a deployment, by site. `idle` has the
-    deployments without attempts, each with the time at which its keep time ends, by resource. `resumable`
-    has the running attempts that may be preempted, the longest-running first, by resource; a gang is
-    represented by its rank 0. `yielding` has the attempts that were asked to end and have not ended yet,
-    with all ranks. `tallies` has the totals that the live attempts of each project hold, by project.
-    `broken` has the live pods of deployments that are released as soon as they are idle, by resource.
+    the CPUs, memory and GPUs of nodes that are not assigned to a deployment, by site. `idle` has, by
+    resource, the deployments without attempts, each with the time until which it is kept. `resumable` has
+    the running attempts that may be preempted, the longest-running first, by resource; a gang is represented
+    by its rank 0. `yielding` has the attempts that were asked to end and have not ended yet, with all ranks.
+    `tallies` has the totals that the live attempts of each project hold, by project. `broken` has the live
+    pods of deployments that are released as soon as they are idle, by resource.
     """
 
     def __init__(self) -> None:
@@ -174,8 +174,8 @@ class CapacityIndex:
             del self.tallies[attempt.project]
 
     def _note_resumable(self, attempt: Attempt) -> None:
-        """Add a resumable attempt to `resumable`. The deployment id begins with the name of the resource.
-        The deployment of the attempt may be inserted later than the attempt."""
+        """Add a resumable attempt to `resumable`. The name of the resource is taken from the beginning of
+        the deployment's id, because the deployment may be inserted into the index later than the attempt."""
         resource = attempt.deployment_id.rpartition("-")[0]
         if attempt.resumable and attempt.interrupted is not None:
             self.yielding.setdefault(resource, {})[attempt.id] = None
@@ -269,9 +269,9 @@ class CapacityIndex:
 
     def is_broken(self, deployment: Deployment) -> bool:
         """Return whether the deployment has lost a pod that cannot be replaced until the deployment ends, so
-        that the deployment accepts no more jobs. Only deployments at Ray sites can lose a pod in this way:
-        Ray reserves the CPUs, memory and GPUs of the lost pod on any other node with enough free amounts,
-        and does not release them."""
+        that the deployment accepts no more jobs. Only deployments at Ray sites can lose a pod in this way,
+        because Ray reserves the CPUs, memory and GPUs of the lost pod on any other node with enough free
+        amounts, and does not release them."""
         if self._kind(deployment.site) is not SiteKind.RAY:
             return False
         return any(pod.state == PodState.GONE for pod in deployment.pods)

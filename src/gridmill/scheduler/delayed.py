@@ -33,7 +33,7 @@ class DelayedJobs:
         self.held, self.protected = with_precedence(self._running(snapshot, lane), self.patience, 1.0)
 
     def _running(self, snapshot: Snapshot, lane: Lane) -> Iterator[tuple[float, float, str]]:
-        """Return, for each running job, the time that it has waited, the share of the resource that it
+        """Return for each running job the time for which it has waited, the fraction of the resource that it
         holds, and its id."""
         shares: dict[str, float] = {}
         delays: dict[str, float] = {}
@@ -48,8 +48,8 @@ class DelayedJobs:
         return ((delay, shares[key], key) for key, delay in delays.items())
 
     def _share(self, memory_bytes: int, gpus: int) -> float:
-        """Return the share of the resource that a job holds: the largest of its shares of places, memory and
-        GPUs."""
+        """Return the fraction of the resource that a job holds: the largest of the fractions of the places,
+        the memory and the GPUs."""
         return max(
             1 / self._places,
             memory_bytes / max(1, self._capacity.memory_bytes),
@@ -57,8 +57,8 @@ class DelayedJobs:
         )
 
     def has_share_for(self, demand: Demand) -> bool:
-        """Return whether delayed jobs may hold the additional share of the resource that this demand
-        needs."""
+        """Return whether delayed jobs may hold this demand in addition, without exceeding the share of the
+        resource that is for delayed jobs."""
         more = demand.workers * self._share(demand.memory_bytes, demand.gpus)
         return has_share(self.held, more, 1.0)
 

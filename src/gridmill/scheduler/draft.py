@@ -135,8 +135,8 @@ class DraftPlan:
         return self._delayed[lane.name]
 
     def excluded_nodes(self, lane: Lane) -> Collection[str]:
-        """Return the nodes that a resource does not use, because they are unfit and other nodes are
-        sufficient."""
+        """Return the nodes that a resource does not use, because these nodes lack properties that its pods
+        need and other nodes are sufficient."""
         if lane.name not in self._excluded_nodes:
             unfit = self._unfit.get(lane.name, ())
             will_do = not unfit or will_do_without(self.snapshot, lane.resource, unfit)
@@ -144,8 +144,8 @@ class DraftPlan:
         return self._excluded_nodes[lane.name]
 
     def can_start(self, job_run_id: str) -> bool:
-        """Return whether the job may start: it is not refused, not held back, not processed in this plan,
-        and has no live attempt."""
+        """Return whether the job may start. It must not be refused, be held back, have been processed in
+        this plan, or have a live attempt."""
         return (
             job_run_id not in self._attempts_of
             and job_run_id not in self.refused
@@ -159,7 +159,8 @@ class DraftPlan:
         return None if self.shares is None else self.shares[claim.project]
 
     def keep_quota(self, job_run: JobRun) -> None:
-        """Reserve the free quota of the project for a job that exceeds this quota now."""
+        """Reserve the part of the project's quota that is free for a job that does not fit into this part
+        yet."""
         claim = QuotaClaim(demand_of(job_run))
         standing = self.standing_of(claim)
         if standing is not None and standing.is_over(claim):
@@ -187,7 +188,7 @@ class DraftPlan:
         self._left -= 1
 
     def refuse(self, job_run_id: str, problem: RefusalReason) -> None:
-        """Refuse a job, if the plan has not reached its limit of decisions."""
+        """Refuse a job, unless the plan has already reached its largest number of decisions."""
         if not self.is_full:
             self._left -= 1
             self.refused.add(job_run_id)
@@ -235,7 +236,7 @@ class DraftPlan:
                 lane.coming.drop(pod.id)
 
     def wake_at(self, time: float) -> None:
-        """Request that another plan is made at that time or earlier."""
+        """Request that the next plan is made at that time or earlier."""
         if time != inf:
             self.again_at = time if self.again_at is None else min(self.again_at, time)
 

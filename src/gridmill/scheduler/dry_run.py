@@ -63,8 +63,8 @@ def dry_run(
     """Return the predicted run of `pipeline` on an idle grid, in the order of its waves.
 
     `sizes` has the known size of each job. `unchanged` has the jobs that would not run again. Raises
-    PipelineError for a cycle or for a needed job that does not exist. Any other obstacle of a job is stored
-    in its `problem`.
+    PipelineError for a cycle or for a needed job that does not exist. If a job cannot run for another
+    reason, the reason is stored in the field `problem` of the planned job.
     """
     waves: dict[str, int] = {}
     planned: dict[str, PlannedJob] = {}
@@ -307,8 +307,8 @@ def _seconds(job: PlannedJob) -> float | None:
 
 
 def _peak_memory(jobs: tuple[PlannedJob, ...]) -> int:
-    """Return the peak memory of the run in bytes: from the timeline, or wave by wave if the times are
-    unknown."""
+    """Return the peak memory of the run in bytes. It is computed from the timeline; if times are unknown, it
+    is the largest sum of the memory of the jobs of one wave."""
     running = [job for job in jobs if _will_run(job)]
     if all(job.starts is not None and job.ends is not None for job in running):
         return max((_in_use(running, job.starts or 0.0) for job in running), default=0)

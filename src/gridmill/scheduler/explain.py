@@ -80,7 +80,8 @@ def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float, waits: Wait
 
 
 def _why_quota(snapshot: Snapshot, job_run: JobRun, demand: Demand) -> str:
-    """Return the part of the quota that is used, such as `quota of project vision: 4 of 4 GPUs in use`."""
+    """Return a text about the used part of the quota, such as `quota of project vision: 4 of 4 GPUs in
+    use`."""
     project = snapshot.projects.get(job_run.project)
     if project is None:
         return ""
@@ -90,9 +91,9 @@ def _why_quota(snapshot: Snapshot, job_run: JobRun, demand: Demand) -> str:
 
 
 def _before(snapshot: Snapshot, job_run: JobRun, now: float) -> Iterator[str]:
-    """Return the number of jobs before this job at its resource, such as `3 jobs before it`. If several
-    projects wait, only jobs of the same project are counted, and the text adds, for example, `project vision
-    used less for its share`."""
+    """Return the number of jobs before this job at its resource, such as `3 jobs before it`. If jobs of
+    several projects wait, only jobs of the same project are counted, and the text names a project that comes
+    first, for example `project vision used less of its share`."""
     queue = snapshot.lines.waiting.get(job_run.resource)
     run = snapshot.runs.get(job_run.run_id)
     if queue is None or run is None:
@@ -175,8 +176,8 @@ def _why_not_in_pods(pods: Pods, resource: Resource, demand: Demand) -> str:
 
 
 def _places_to_come(nodes: Nodes, resource: Resource, amounts: Amounts, demand: Demand) -> int:
-    """Return the number of ranks of a gang that would fit into pods that could start now; at most the number
-    of all ranks."""
+    """Return the number of ranks of a gang that would fit into new pods that could start now, but at most
+    the number of all ranks."""
     places = 0
     for _, free in nodes.items():
         while amounts.fits_in(free) and free.memory_bytes > 0 and places < demand.workers:

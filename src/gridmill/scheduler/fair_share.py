@@ -37,7 +37,7 @@ def decayed(used_seconds: float, used_at: float, now: float) -> float:
 
 
 def charged(project: Project, seconds: float, now: float) -> Project:
-    """Return the project after this many more seconds of use were added to its use."""
+    """Return the project with this number of seconds added to its use."""
     used = decayed(project.used_seconds, project.used_at, now) + seconds
     return replace(project, used_seconds=used, used_at=max(now, project.used_at))
 
@@ -50,8 +50,8 @@ def used_now(project: Project, tally: ProjectTotals, now: float) -> float:
 class ProjectStanding:
     """The present use and the limits of a project. `score` is the use of the project, including the places
     that the project holds now, divided by the share of the project. The project with the lowest score is
-    first. `per_place` is the number by which one more place in use increases the score. `kept_for` is the
-    job for which a part of the quota is reserved."""
+    first. `per_place` is the number by which the score increases for each further place that the project
+    holds. `kept_for` is the job for which a part of the quota is reserved."""
 
     __slots__ = ("_cpus", "_gpus", "_memory_bytes", "_places", "bounded", "kept_for", "per_place", "score")
 
@@ -94,7 +94,8 @@ class ProjectStanding:
         self._gpus += gpus
 
     def is_closed_to(self, ticket: Ticket) -> bool:
-        """Return whether the quota has too little left for a job, or is reserved for another job."""
+        """Return whether the job must wait because the free part of the quota is too small for it, or
+        because the quota is reserved for another job."""
         claim = ticket[JOB_CLASS]
         return self.bounded and (
             claim.memory_bytes > self._memory_bytes
@@ -104,7 +105,7 @@ class ProjectStanding:
         )
 
     def is_over(self, claim: QuotaClaim) -> bool:
-        """Return whether the quota has too little left for a job of this kind."""
+        """Return whether the free part of the quota is too small for a job of this kind."""
         return self.bounded and (
             claim.memory_bytes > self._memory_bytes or claim.cpus > self._cpus or 0 < claim.gpus > self._gpus
         )
@@ -216,7 +217,8 @@ class FairQueue(LaneQueue):
 
     def in_order(self) -> Iterator[tuple[Ticket, Lane]]:
         """Return the first job and the state of its resource (a `Lane`), repeatedly until the queue is
-        empty. Between two returned jobs, only the use of the first job's project may change."""
+        empty. While the caller processes the returned job, it may change only the use of this job's
+        project."""
         order, lanes = [self._place(*one) for one in self._heaps.items()], self._lanes
         heapify(order)
         while order:

@@ -198,8 +198,8 @@ def _too_many(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusal
 
 
 def places_ever(snapshot: Snapshot, resource: Resource, demand: Demand) -> int | None:
-    """Return the number of ranks that fit if all configured nodes of the site were available and empty. The
-    result is None if the number is unknown because the site may grow."""
+    """Return the number of ranks that would fit if all configured nodes of the site were available and
+    empty. The result is None if the number is unknown because the site may grow."""
     site = snapshot.sites[resource.site]
     if site.most_nodes is None:
         return None
@@ -242,8 +242,8 @@ def will_do_without(snapshot: Snapshot, resource: Resource, nodes: Collection[st
 
 
 def most_places(snapshot: Snapshot, resource: Resource, demand: Demand, without: Collection[str] = ()) -> int:
-    """Return the number of ranks that fit at the same time if the available nodes were empty, without the
-    nodes `without`."""
+    """Return the number of ranks that would fit at the same time if the available nodes were empty. The
+    nodes in `without` are left out."""
     site = snapshot.sites[resource.site]
     nodes = [node for node in _nodes_of(site, resource) if node.name not in without]
     places = [count for node in nodes for count in _places_on(node.capacity, resource, demand, site.kind)]
@@ -251,8 +251,7 @@ def most_places(snapshot: Snapshot, resource: Resource, demand: Demand, without:
 
 
 def _places_on(node: Amounts, resource: Resource, demand: Demand, kind: SiteKind) -> list[int]:
-    """Return the number of ranks that fit into each pod on an empty node: one number for each pod that the
-    node can hold."""
+    """Return, for each pod that an empty node can hold, the number of ranks that fit into this pod."""
     if sizes_by_ranks(kind, resource):
         return [ranks_on(node, demand)]
     count = int(node.cpus // resource.cpus) if resource.cpus else 1
@@ -287,8 +286,8 @@ def show(amounts: Amounts) -> str:
 
 
 POD_STEP, MIN_SHARE = 256 * MIB, GIB
-"""The step of deployment sizes, and the smallest share of a node to which a job that spills is limited, both
-in bytes."""
+"""The memory of deployments is a multiple of the first number of bytes. The memory of a job that spills to
+disk is not reduced below the second number of bytes."""
 
 
 def cpus_of(resource: Resource, node: Amounts) -> float:
@@ -300,7 +299,8 @@ def cpus_of(resource: Resource, node: Amounts) -> float:
 
 
 def sizes_by_ranks(kind: SiteKind, resource: Resource) -> bool:
-    """Return whether a pod for a gang is as large as its ranks need, because the resource sets no size."""
+    """Return whether the pods for a gang are exactly as large as the ranks in them need, because the
+    resource declares no size."""
     return asks_for_need(kind) and not (resource.cpus or resource.memory_bytes or gpus_of(resource))
 
 
@@ -321,9 +321,9 @@ def asked_of(snapshot: Snapshot, resource: Resource, node: Amounts) -> Amounts:
 
 
 def leave_room(memory: int, resource: Resource, largest: Amounts, nodes: int) -> tuple[int, list[str]]:
-    """Return the number of bytes of memory for a job that can run with less memory, and the reason for this
-    number. The memory is reduced so that all pods of the resource fit on the site's nodes at the same
-    time."""
+    """Return the memory in bytes for a job that also works with less memory than estimated, and the reason
+    for this value. The memory is reduced so that all pods of the resource fit on the site's nodes at the
+    same time."""
     on_each = -(-(resource.workers or 1) // max(1, nodes))
     share = largest.memory_bytes // on_each // POD_STEP * POD_STEP
     if on_each < 2 or not MIN_SHARE <= share < memory:

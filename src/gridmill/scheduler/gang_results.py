@@ -82,8 +82,8 @@ def _of(member: Attempt) -> AttemptOutcome:
 
 def _order(member: Attempt) -> tuple[bool, bool, bool, float, int]:
     """Return the sort key that determines which rank failed first. A rank that was lost or killed comes
-    before a rank that failed: its loss causes the failures of the other ranks, but these failures are
-    reported earlier. Among all other ranks, the rank that ended first by itself comes first."""
+    before a rank that failed, because the loss of a rank causes failures of other ranks that are reported
+    before the loss. Among all other ranks, the rank that ended first by itself comes first."""
     outcome = _of(member)
     lost, killed = outcome.state is AttemptState.LOST, outcome.cause in (Cause.MEMORY, Cause.SIGNAL)
     return not lost, member.stop_requested, not killed, member.ended or 0.0, member.rank
@@ -216,8 +216,8 @@ def _stage(parts: Sequence[PartReport]) -> float:
 
 
 def _at_once(parts: Sequence[PartReport]) -> int:
-    """Return the largest number of parts that ran at the same time. If a part begins at the time when
-    another part ends, it does not run at the same time as that part."""
+    """Return the largest number of parts that ran at the same time. Two parts do not run at the same time if
+    one of them begins at the moment at which the other part ends."""
     moments = sorted([(part.began, 1) for part in parts] + [(part.ended, -1) for part in parts])
     most = now = 0
     for _, change in moments:

@@ -165,7 +165,7 @@ class Lane:
 
     def is_possible(self, demand: Demand) -> bool:
         """Return whether jobs with this demand can run on this resource, by a quick check. If this quick
-        check returns False, `problem_of` decides whether the jobs can run."""
+        check returns False, the function `problem_of` must find out whether the jobs can run."""
         return (
             demand.memory_bytes <= self._most_memory
             and demand.gpus <= self._gpus
@@ -181,8 +181,8 @@ class Lane:
         self._too_much.append((memory, gpus))
 
     def is_too_much(self, demand: Demand) -> bool:
-        """Return whether this plan already found no place for a demand of the same size or a smaller one.
-        Within one plan, the free memory, CPUs and GPUs only shrink."""
+        """Return whether this plan has already found no place for a demand that is not larger than this
+        demand. Within one plan, the free memory, CPUs and GPUs only shrink."""
         return any(demand.memory_bytes >= memory and demand.gpus >= gpus for memory, gpus in self._too_much)
 
     @property
@@ -219,7 +219,7 @@ class Lane:
 
     def keep(self, demand: Demand, places: int | None = None) -> None:
         """Reserve pods for a gang, so that later jobs do not use them. The pods with the most free memory,
-        CPUs and GPUs are reserved, and only as many as have enough places for the gang when they are
+        CPUs and GPUs are reserved: as many pods as are needed so that the gang fits once these pods are
         empty."""
         self.kept_for_gang = True
         found = []

@@ -17,8 +17,8 @@ from gridmill.domain.job import Job
 from gridmill.domain.sink_overrides import SinkChange
 
 Known = Mapping[str, tuple[str, ...]]
-"""The columns of each table, by the name that the declaration gives the table. For a dataset, the names of
-its features are sufficient. Tables that are unknown are missing from the mapping."""
+"""The columns of each table, by the name that the declaration gives the table. For a dataset, the mapping
+may contain only the names of the features. Tables that are unknown are missing from the mapping."""
 _AGGREGATE = re.compile(r"\s*\w+\s*\(\s*(?:distinct\s+)?([A-Za-z_]\w*)\s*\)\s*", re.IGNORECASE)
 """The pattern of a metric that is one aggregate of one column."""
 _CONSTANTS = frozenset({"true", "false", "null"})
@@ -45,7 +45,8 @@ def missing(job: Job, columns_by_table: Known) -> tuple[str, ...]:
 
 
 def missing_named(job: Job, columns_by_table: Known) -> tuple[NamedColumn, ...]:
-    """The columns that a job names and its tables do not have, whatever their case, each field once."""
+    """Return the columns that a job names but that its tables do not have in upper or lower case. Each field
+    is listed only once."""
     known = {table: {name.lower() for name in names} for table, names in columns_by_table.items()}
     wrong = (one for one in _named(job) if one.table in known and one.column.lower() not in known[one.table])
     return tuple(dict.fromkeys(wrong))
@@ -132,9 +133,9 @@ def _of_label(spec: DatasetSpec) -> Iterator[NamedColumn]:
 
 
 def _known_at(table: str, field: str, text: str | None) -> Iterator[NamedColumn]:
-    """Return the column that `known_at` names, if the text of `known_at` is a single word. If the text of
-    `known_at` is a single word of SQL that is not a column (such as `now`), it makes no sense in this
-    field."""
+    """Return the column that `known_at` names, if the text of `known_at` is a single word. A single word of
+    SQL that is not a column, such as `now`, makes no sense as `known_at`, so such a word is treated as a
+    column."""
     if text is not None and _WORD.fullmatch(text):
         yield from _each(table, {f"{field}.known_at": (text,)})
 

@@ -94,8 +94,8 @@ def _after_interruption(job_run: JobRun, attempt: Attempt, why: Preemption, now:
 
 
 def delay_of(job_run: JobRun, attempt: Attempt) -> float:
-    """Return the total seconds for which a running job has waited, which do not change while the job
-    runs."""
+    """Return the total number of seconds for which a running job has waited. This number does not change
+    while the job runs."""
     since = attempt.placed if job_run.ready is None else job_run.ready
     return job_run.waited_seconds + max(0.0, attempt.placed - since)
 
@@ -124,9 +124,9 @@ def _after_install_failure(job_run: JobRun, attempt: Attempt, now: float) -> Job
 
 
 def _after_memory_kill(job_run: JobRun, attempt: Attempt, now: float, most: _MemoryBound) -> JobRun:
-    """Return the job after its attempt ran out of memory. If the size is an estimate, it is raised for each
-    next attempt, up to the limit, and the kill is not counted as a failure. If the size is declared, it does
-    not change, and the kill is counted as a failure."""
+    """Return the job after its attempt ran out of memory. If the size is an estimate, each further attempt
+    gets a larger size, up to the limit, and running out of memory is not counted as a failure. If the size
+    is declared, it does not change, and running out of memory is counted as a failure."""
     had = attempt.given.memory_bytes
     killed = replace(job_run, memory_kills=job_run.memory_kills + 1)
     message = f"ran out of memory at {show_bytes(had)}"

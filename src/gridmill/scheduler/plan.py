@@ -98,10 +98,10 @@ def plan(
     Jobs are ordered by priority, share of their project (fair_share), due time (ordering), run, and position
     in the pipeline. The jobs of a project never exceed its quota. Waiting jobs that fit into a running pod
     are started. A smaller job may start before a larger job, until the larger job has waited too long. For
-    jobs that fit into no running pod, the plan starts deployments, and if not enough is free for them, it
-    releases idle deployments. If no deployment is idle, running jobs that can resume are preempted for much
-    shorter jobs or for jobs of a higher priority. If the quota of the project is the limit, running jobs of
-    the same project are preempted.
+    jobs that fit into no running pod, the plan starts deployments. If not enough memory, CPUs or GPUs are
+    free for new deployments, the plan releases idle deployments. If no deployment is idle, running jobs that
+    can resume are preempted for much shorter jobs or for jobs of a higher priority. If the quota of the
+    project is the limit, running jobs of the same project are preempted.
 
     `limit` is the largest number of decisions in the plan. The field `complete` is false for a plan that was
     cut at this limit. `unwilling` has, by resource, the nodes on which its pods did not start: these nodes
@@ -312,13 +312,13 @@ def _keep_room_if_starving(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None
 
 def _waits_for_nodes(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
     """Return whether the job is a gang that waits for unavailable nodes. If only some of the ranks of such a
-    gang fit, nothing is reserved for them, because it would be useless."""
+    gang fit, no memory, CPUs and GPUs are reserved, because the gang could not start with them."""
     return demand.workers > 1 and most_places(draft.snapshot, lane.resource, demand) < demand.workers
 
 
 def _make_room_for_delayed(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
-    """Release deployments or preempt jobs for the delayed jobs that do not fit, before `_make_room` does
-    this for the jobs in the queue."""
+    """Release deployments or preempt jobs for the delayed jobs that do not fit. After that, `_make_room`
+    releases and preempts for all other jobs in the queue."""
     for lane in lanes.values():
         ticket = lane.claimant
         if ticket is None or draft.is_full or not draft.can_start(ticket[JOB_RUN_ID]):
@@ -330,8 +330,8 @@ def _make_room_for_delayed(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
 
 
 def _make_room(draft: DraftPlan, line: LaneQueue) -> None:
-    """Release deployments or preempt jobs for jobs that have no pod, in order. The amounts of deployments
-    that are already starting are included."""
+    """Release deployments or preempt jobs for jobs that have no pod, in order. The function first counts on
+    the CPUs, memory and GPUs of deployments that are already starting."""
     for ticket, lane in line.in_order():
         if draft.is_full:
             break
@@ -399,8 +399,8 @@ def _costs_while_idle(draft: DraftPlan, resource: Resource) -> bool:
 
 
 _SOON_SECONDS = 10.0
-"""The seconds within which a job becomes ready after the jobs that it needs have ended. An idle deployment
-is kept this long for the job, even if idle deployments cost money."""
+"""The number of seconds that it takes at most until a job is ready after the jobs that it needs have ended.
+An idle deployment is kept this long for the job, even if idle deployments cost money."""
 
 
 def _expire(draft: DraftPlan) -> None:

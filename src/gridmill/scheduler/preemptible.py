@@ -24,8 +24,9 @@ class PreemptibleJob(NamedTuple):
     the job, which determines its position in the queue. `work` is the expected total work of the job.
     `delay` is the time for which the job has waited. `left_seconds` is the expected remaining time of the
     job, and `loses_seconds` is the remaining time with which the loss by a preemption is computed. The job
-    is protected until `alone_until`; against a job of higher priority, it is protected until `urgent_from`.
-    `look_at` is the next time at which it is useful to check the job again."""
+    is protected from preemption until `alone_until`. After the earlier time `urgent_from`, a job of higher
+    priority may already preempt it. `look_at` is the next time at which it is useful to check the job
+    again."""
 
     due: float
     work: float

@@ -119,8 +119,8 @@ def _interruptible(draft: DraftPlan, lane: Lane, ticket: Ticket) -> list[Preempt
 
 def _wanting(draft: DraftPlan, lane: Lane, ticket: Ticket) -> Wanting:
     """Return the values of the waiting job from which preemptions are decided. If the waiting job is delayed
-    and has precedence, its values are such that every job that may be preempted is due later and loses
-    less."""
+    and has precedence, the values are chosen so that every job that may be preempted has a later due time
+    and loses less than the waiting job gains."""
     if ticket is lane.claimant:
         return Wanting(-inf, left_seconds=-RESTART_SECONDS)
     sizing, demand = draft.snapshot.job_runs[ticket[JOB_RUN_ID]].sizing, ticket[JOB_CLASS].demand
@@ -134,8 +134,8 @@ def _running(one: PreemptibleJob, gain: int) -> Interruptible:
 
 def _may_be(draft: DraftPlan, lane: Lane, ticket: Ticket, one: PreemptibleJob) -> bool:
     """Return whether a running job may be preempted for this job now. A running job may not be preempted if
-    it has a higher priority, if it has the same priority and takes precedence as a delayed job, if its
-    project would get its place back immediately, or if it is still protected."""
+    it has a higher priority than the waiting job, if it has the same priority and precedence as a delayed
+    job, if its project would be the first to get its place again, or if it is still protected."""
     if one.priority > -ticket[NEGATIVE_PRIORITY]:
         return False
     if one.priority == -ticket[NEGATIVE_PRIORITY] and _has_precedence(draft, lane, ticket, one):
@@ -229,7 +229,7 @@ def _give_back(standing: ProjectStanding, one: PreemptibleJob) -> None:
 def _needed_within(
     standing: ProjectStanding, slots: Mapping[str, PodSlot], group: JobClass, chosen: list[PreemptibleJob]
 ) -> list[PreemptibleJob]:
-    """Return the chosen jobs without the jobs whose end is not needed."""
+    """Return the chosen jobs, without the jobs that do not have to end for the waiting job."""
     demand = group.demand
     for one in tuple(chosen):
         others = [other for other in chosen if other is not one]
@@ -272,8 +272,8 @@ def _least(
 def _gains(
     slots: Mapping[str, PodSlot], demand: Demand, running: Sequence[PreemptibleJob]
 ) -> Iterator[Interruptible]:
-    """Return each running job with the number of places that its end adds after the ends of the jobs before
-    it."""
+    """Return each running job with the number of further places that become free when it ends after all jobs
+    before it in the list have ended."""
     freed: dict[str, list[Amounts]] = {}
     for one in running:
         here = {attempt.pod_id for attempt in one.attempts if attempt.pod_id in slots}

@@ -35,9 +35,9 @@ def bring_up(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool, pods
     """Plan a deployment that is large enough for `demand`. The function returns False if no node is free
     enough now.
 
-    `urgent` jobs may get another pod on a node whose CPUs this resource already keeps busy. The deployment
-    has as many pods as the resource may still have. If the resource has no limit, the deployment has up to
-    `pods` pods, or one pod.
+    With `urgent`, the job may get another pod on a node whose CPUs this resource already keeps busy. The
+    deployment has as many pods as the resource may still have. If the resource has no limit, the deployment
+    has up to `pods` pods, or one pod.
     """
     left = pods if lane.workers_left is None else lane.workers_left
     if demand.node:
@@ -220,8 +220,8 @@ def _least_cpus(draft: DraftPlan, lane: Lane, demand: Demand, node: str) -> floa
 
 
 def keeps_busy(draft: DraftPlan, lane: Lane, node: str) -> bool:
-    """Return whether the resource's pods on a node run as many jobs as the CPUs of the node can keep busy
-    with."""
+    """Return whether the resource's pods on a node already run enough jobs to keep all CPUs of the node
+    busy."""
     places, site = draft.snapshot.places, lane.resource.site
     pods = [*places.claims.get((site, node), ()), *lane.planned.get(node, ())]
     slots = [pods_.slot(pod) for pod in pods for pods_ in (lane.open, lane.coming) if pod in pods_]

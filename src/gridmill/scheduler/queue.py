@@ -39,10 +39,11 @@ rank."""
 
 
 class Demand(NamedTuple):
-    """The CPUs, memory and GPUs that the jobs of a class request. Either each of the `workers` ranks gets
-    these CPUs, memory and GPUs, or no rank does. If `cpus` is 0, the job gets an equal share of the CPUs of
-    the pod. `alone` requests a pod without other jobs, so that the parts of a job use different machines.
-    `node` is the only node on which the job may run. `project` is the project whose quota the job uses."""
+    """The CPUs, memory and GPUs that the jobs of a class request. `workers` is the number of ranks. Either
+    each rank gets these CPUs, memory and GPUs, or no rank does. If `cpus` is 0, the job gets an equal share
+    of the CPUs of the pod. `alone` requests a pod without other jobs, so that the parts of a job use
+    different machines. `node` is the only node on which the job may run. `project` is the project whose
+    quota the job uses."""
 
     memory_bytes: int
     gpus: int
@@ -74,7 +75,8 @@ def demand_of(job_run: JobRun) -> Demand:
 
 def rank_of(job_run: JobRun, run: Run) -> Rank:
     """Return the rank of a job in the queue: by priority, then by due time, then by the order of its run and
-    its own order. A job that is expected to be short can be due before a job that came slightly earlier."""
+    its own order. A job that is expected to be short can have an earlier due time than a longer job that
+    arrived shortly before it."""
     return (-job_run.priority, due(run.created, work_of(job_run)), run.order, job_run.order, job_run.id)
 
 

@@ -20,8 +20,8 @@ def reclaim(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool) -> bo
     """Release idle deployments if this frees enough for `demand`. The function returns False if the release
     of idle deployments would not free enough.
 
-    If enough is already being released, the function only reserves the node for the job. `urgent` jobs may
-    also release idle deployments that jobs of other resources will need.
+    If enough is already being released, the function only reserves the node for the job. With `urgent`, idle
+    deployments that jobs of other resources will need may be released too.
     """
     if lane.workers_left == 0 and not demand.node:
         return _replace_worker(draft, lane, demand, busy=False)
@@ -93,8 +93,8 @@ def needed_of(draft: DraftPlan, lane: Lane, demand: Demand) -> Amounts:
 
 
 def _replace_worker(draft: DraftPlan, lane: Lane, demand: Demand, *, busy: bool) -> bool:
-    """Release a pod so that a larger pod can replace it, if the resource has all its pods and each is too
-    small."""
+    """Release a pod so that a larger pod can replace it, if the resource already has its largest number of
+    pods and each of these pods is too small."""
     if lane.holds(demand) or len(lane.coming):
         return False
     if not fits_now(draft.snapshot, lane.resource.site, needed_of(draft, lane, demand)):
@@ -149,8 +149,8 @@ def _idle_by_node(draft: DraftPlan, site: str, *, urgent: bool) -> dict[str, lis
 def _enough(
     draft: DraftPlan, site: str, node: str, need: Amounts, deployments: list[Deployment]
 ) -> list[Deployment] | None:
-    """Return the first of these deployments, as many as must be released to free enough. The result is None
-    if all these deployments together are not enough."""
+    """Return as many of the first deployments as must be released so that enough memory, CPUs and GPUs
+    become free. The result is None if all these deployments together are not enough."""
     whole = draft.snapshot.places.capacities.get((site, node))
     if whole is None or (site, node) in draft.reserved or not need.fits_in(whole):
         return None

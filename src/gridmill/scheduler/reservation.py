@@ -47,13 +47,14 @@ def reserve(needed: int, free: int, now: float, ends: Iterable[tuple[float, int]
 
 
 def may_pass(reservation: Reservation, needed: int, end: float) -> bool:
-    """Return whether a job that ends at `end` and needs this amount does not delay the reserved job."""
+    """Return whether a job that ends at `end` and needs this amount can start without delaying the job that
+    has the reservation."""
     return end <= reservation.at or needed <= reservation.spare
 
 
 def after(reservation: Reservation, needed: int, end: float) -> Reservation:
-    """Return the reservation after such a job was started before the reserved job. If the started job still
-    runs at the reserved time, its amount is no longer spare."""
+    """Return the reservation after another job was started before the job that has the reservation. If the
+    other job still runs at the reserved time, its amount is subtracted from `spare`."""
     if end <= reservation.at:
         return reservation
     return reservation._replace(spare=reservation.spare - needed)
@@ -90,8 +91,8 @@ def _gains(
 
 def expected_end(snapshot: Snapshot, attempt: Attempt, now: float) -> float:
     """Return the expected end of a running job, from the median duration of similar measured jobs that
-    lasted at least as long. Without measurements, the job is expected to run for as long again as it has
-    already run."""
+    lasted at least as long. If there are no measurements, the remaining time of the job is assumed to be the
+    time for which it has already run."""
     job_run = snapshot.job_runs.get(attempt.job_run_id)
     served = 0.0 if job_run is None else job_run.served_seconds
     attained = served + max(0.0, now - (attempt.started or attempt.placed))

@@ -86,7 +86,7 @@ class ExclusiveTurns:
 
 
 class _QueueEntry(NamedTuple):
-    """The place of a job in the index, which is needed to remove the job again."""
+    """The parts of the index that contain a job; with this record the job can be removed again."""
 
     waiting: bool
     not_before: float
@@ -106,8 +106,8 @@ class _QueueEntry(NamedTuple):
 
 
 class JobsByResource:
-    """The jobs of active runs by resource. `waiting` jobs are ready, and `blocked` jobs still wait for jobs
-    that they need.
+    """The jobs of active runs by resource. `waiting` has the jobs that are ready, and `blocked` has the jobs
+    that still wait for other jobs.
 
     Several ready jobs may make the same artifact, for example the same job in several runs (see `turn_of`).
     Among the jobs that make the same artifact, the queue contains only the job that is next, and no job
@@ -245,8 +245,8 @@ class JobsByResource:
         self._place(job_run, self.runs.get(job_run.run_id), following)
 
     def _place(self, job_run: JobRun, run: Run | None, following: str | None) -> None:
-        """Put the job into its queue. `following` is the next job to start among the jobs with this turn
-        key."""
+        """Put the job into its queue. `following` is the next job to start among the jobs of which only one
+        may run at a time."""
         waiting = job_run.state is JobState.WAITING
         if (
             run is None

@@ -156,7 +156,7 @@ CYCLES: tuple[Cycle, ...] = (exponential_cycle, constant_cycle)
 
 
 def terms(workers: int) -> tuple[float, float, float]:
-    """Return the factors by which the three parameters are multiplied."""
+    """Return the factors by which the three parameters of the law are multiplied in W(n)."""
     return 1.0, workers - 1, workers * (workers - 1)
 
 
@@ -213,16 +213,16 @@ def rival_laws(trials: Sequence[WorkMeasurement]) -> tuple[WorkLaw, ...]:
 
 
 def fit_coherent(trials: Sequence[WorkMeasurement]) -> WorkLaw:
-    """Return the law that attributes all measured growth to coherence. The law with coherence alone predicts
-    the least gain from many workers."""
+    """Return the law that attributes all measured growth to coherence. Of all laws that fit, this law
+    predicts the smallest gain from many workers."""
     numbers = tuple(sorted({trial.workers for trial in trials}))
     return _law(_fitted(trials, (_ALONE, _PAIRS)), trials, numbers, coherent=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FittedLaw:
-    """A fitted law: the parameters (0 if left out), the directions that were free to grow, and the sum of
-    squares in units of NOISE."""
+    """A fitted law: its parameters (0 for a parameter that was not fitted), the directions in which
+    parameters were fitted, and the sum of squared errors in units of NOISE."""
 
     parameters: tuple[float, float, float]
     free: tuple[Direction, ...]

@@ -30,9 +30,10 @@ def choose(alternatives: Sequence[ResourceAlternative], current: str = "", moves
     the function returns the alternative that the job names first.
 
     If the duration on an alternative is unknown, this alternative is chosen only if the job names it first,
-    because the author of the list knows best. An alternative with a known duration but an unknown wait has a
-    queue, so it comes after the alternatives for which both are known. `current` is the resource in whose
-    queue the job is, after `moves` moves. The job moves only if the gain is large enough.
+    because the author of the list knows best. If the wait at an alternative is unknown, the alternative has
+    a queue. It therefore comes after all alternatives whose duration and wait are both known. `current` is
+    the resource in whose queue the job is, after `moves` moves. The job moves only if the gain is large
+    enough.
     """
     possible = [one for one in alternatives if not one.problem]
     present = [one for one in possible if not one.unreachable] or possible or list(alternatives)

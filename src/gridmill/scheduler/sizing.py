@@ -170,8 +170,8 @@ def _advice_input(
 
 
 def _whole(job: Job, size: JobSize, resource: Resource) -> JobSize:
-    """Return the size of the data of the job. Declared values take precedence over measured values. The size
-    that is set for the resource replaces values that are unknown."""
+    """Return the size of the data of the job. Declared values take precedence over measured values. Values
+    that are unknown are taken from the size that is set for the resource."""
     if job.rows is not None:
         size = replace(size, rows=job.rows)
     return size if resource.size is None else size.or_else(resource.size)
@@ -258,7 +258,8 @@ def _by_job(
 
 
 def _as_declared(job: Job, measurement: Measurement) -> Measurement:
-    """Return the measurement, scaled to the present settings by the memory estimate of the job's kind."""
+    """Return the measurement with its memory scaled to the present settings of the job, by the ratio of the
+    memory estimates for the present and the measured settings."""
     ratio = _settings_ratio(job, measurement)
     if ratio == 1.0:
         return measurement
@@ -318,9 +319,9 @@ def _margin(job: Job, attempts: int) -> float:
 
 
 def _leap(job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int) -> int:
-    """Return the estimate if there is far more data than in any earlier attempt; otherwise 0. With little
-    data, a peak consists almost only of the base and does not show the memory per row. The estimate grows at
-    most in proportion to the data, and at most to the estimate of the kind of job."""
+    """Return the estimate if there is far more data than in any earlier attempt. Otherwise the result is 0.
+    With little data, a peak consists almost only of the base and does not show the memory per row. The
+    estimate grows at most in proportion to the data, and at most to the estimate of the kind of job."""
     if any(_growth(size, measurement.size) <= NEAR for measurement in measured):
         return 0
     most = max(_needed(measurement) * _growth(size, measurement.size) for measurement in measured)
@@ -479,8 +480,8 @@ def _resource_memory(
 
 
 def after_memory_kill(sizing: Sizing, killed_at_bytes: int, largest: int, growth: int = GROWTH) -> Sizing:
-    """Return the sizing with `growth` times the memory limit at which the attempt was killed, at most
-    `largest` bytes. The sizing does not change if no more memory is available."""
+    """Return the sizing with more memory: the limit at which the attempt was killed, multiplied by `growth`,
+    but at most `largest` bytes. The sizing does not change if no more memory is available."""
     memory = min(growth * killed_at_bytes, largest)
     if memory <= killed_at_bytes:
         return sizing

@@ -12,8 +12,8 @@ _BUCKET = 512
 
 
 class SortedTuples(Generic[T]):
-    """A sorted collection of distinct tuples. Adding, discarding and finding cost O(log n + bucket); copying
-    costs n pointers.
+    """A sorted collection of distinct tuples. Adding, removing or finding an item takes O(log n + bucket)
+    steps, and a copy of the collection copies only n pointers.
 
     The content of the collection depends only on the added and discarded items, never on the order of these
     operations.
@@ -66,8 +66,8 @@ class SortedTuples(Generic[T]):
             self._split(at)
 
     def update(self, items: Sequence[T]) -> None:
-        """Add items that are not in the collection. If many items are added in comparison with the
-        collection, the whole collection is sorted again, because this is cheaper."""
+        """Add items that are not in the collection. If the number of added items is large in comparison with
+        the collection, the whole collection is sorted again, because this is cheaper."""
         if len(items) * 8 < self._count:
             for item in items:
                 self.add(item)

@@ -101,7 +101,7 @@ def _cut_sink(job: Job, spec: SinkSpec, input_bytes: int | None, pods: int, size
 
 def _cut_swarm(job: Job, pods: int, pod: Amounts, size: Size) -> PartSizes | None:
     """Divide a prediction into parts by its workers. Each part has as many workers as its `pod` has CPUs.
-    There are only as many parts as the workers need."""
+    The job has only as many parts as are needed for its number of workers."""
     spec = job.prediction
     assert spec is not None
     swarm = size(job, largest=pod, pods=pods)

@@ -154,15 +154,15 @@ class WaitForecast(NamedTuple):
 
 
 class _RunningAttempt(NamedTuple):
-    """A running attempt: how long it has run, and how long similar jobs took."""
+    """A running attempt, with the time for which it has run, and the times that similar jobs took."""
 
     claim: QuotaClaim
     attained: float
     measured_seconds: Sequence[float]
 
     def occupied_place(self, share: float) -> OccupiedPlace:
-        """Return the place that the attempt holds. The end of this place assumes that the attempt takes as
-        long as this quantile (`share`) of similar jobs."""
+        """Return the place that the attempt holds. The place is assumed to become free when the attempt has
+        run as long as the quantile `share` of similar jobs."""
         return OccupiedPlace(
             remaining(self.measured_seconds, self.attained, share) if self.measured_seconds else inf,
             self.claim,

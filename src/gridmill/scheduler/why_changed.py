@@ -195,10 +195,11 @@ def files_read(
 ) -> Mapping[str, str]:
     """Return the hashes of the files of the code bundle that the code of the job reads, by name.
 
-    If the job has `inputs`, these are the files that `inputs` and other fields of the job name; without
-    `inputs`, they are all files except pipeline files (`file` is the pipeline's own file), `data` and ignore
-    files such as `.gitignore`. `data` has the paths and patterns of files that sinks load, relative to
-    `folder`. Empty folders are never included. Raises InputError if an input names no file.
+    If the job declares `inputs`, the result contains the files that `inputs` and other fields of the job
+    name. Without `inputs`, the result contains all files except pipeline files (`file` is the pipeline's own
+    file), the files in `data`, and ignore files such as `.gitignore`. `data` has the paths and patterns of
+    files that sinks load, relative to `folder`. Empty folders are never included. Raises InputError if an
+    input names no file.
     """
     every = {one.name: one for one in files if not one.digest.endswith(FOLDER_MARK)}
     if job.reads_files:

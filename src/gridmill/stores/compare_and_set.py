@@ -15,7 +15,7 @@ from gridmill.ports.store import Change, Put, key_of
 
 
 def numbers_used(changes: Iterable[Change]) -> dict[str, int]:
-    """Returns the highest number of each name among the new records in `changes`."""
+    """Returns, for each name, the highest number that the ids of the new records in `changes` contain."""
     used: dict[str, int] = {}
     for change in changes:
         if isinstance(change, Put) and change.expected == 0 and isinstance(change.noun, (Run, Deployment)):

@@ -65,8 +65,8 @@ CLASSES: Mapping[str, type[Noun]] = {noun.__name__: noun for noun in get_args(No
 
 
 def put_row(put: Put) -> Values:
-    """Returns the values for a put: the new row, and either the key of a new record or the expected old row
-    (`old_…`).
+    """Returns the values for a statement that puts a record: the new row, and either the key of a new record
+    or the expected old row (`old_…`).
 
     The body is decoded immediately, because a value that cannot be read back must not be stored (JSON has no
     NaN, for example). Raises InputError.

@@ -12,7 +12,8 @@ from gridmill.stores.sqlite import read_any_text
 
 _ROWS = 256
 _LONGEST_GAP = 1 << 24
-"""The number of positions after the last readable record at which the function tries to read."""
+"""The function stops if no record can be read within about this many positions after the last readable
+record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ TABLES = (
 
 
 def prepare(dialect: Dialect, connection: Connection) -> None:
-    """Creates or migrates the tables. Several processes may do this at the same time. Raises
+    """Creates or migrates the tables. Several processes may call this function at the same time. Raises
     StorageError."""
     version = _version(dialect, connection)
     if version is None:

@@ -303,7 +303,8 @@ class SqlStore:
         limit: int | None,
         **values: str | int | None,
     ) -> Sequence[T]:
-        """Returns the records of `limit` undamaged rows, or fewer if there are no more rows."""
+        """Returns the records of the first `limit` undamaged rows, or of all undamaged rows if there are
+        fewer."""
         asked = limit
         with _collector_paused():
             while True:

@@ -25,7 +25,8 @@ this."""
 
 
 class LineSplitter:
-    """Splits a byte stream into lines. Each byte is examined only once, however long the line is."""
+    """Splits a byte stream into lines. Each byte is examined only once, even if the line arrives in many
+    pieces."""
 
     def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
@@ -180,8 +181,8 @@ class Channel:
     def finish(self) -> bool:
         """Sends the remaining bytes and the end mark, and then lets the pod close the connection.
 
-        If the control node closed the connection immediately, the remaining bytes could be lost, because a
-        network resets a connection that is closed with unread bytes.
+        The control node does not close the connection itself: a TCP connection that is closed with unread
+        bytes is reset, and the remaining bytes could be lost.
         """
         if self._farewell is None:
             self._farewell = self._monotonic() + FAREWELL_SECONDS

@@ -22,8 +22,8 @@ _LOOK_AGAIN_SECONDS = 0.005
 _READS_PER_TURN = 64
 
 Waiting: TypeAlias = tuple[int, int] | None
-"""The file descriptor and the poll events for which the opening of a wire waits. The value None means that
-the caller should check again soon."""
+"""The file descriptor and the poll events for which the opening of a wire waits. It is None if the caller
+should check again soon."""
 Dial: TypeAlias = Callable[[], Generator[Waiting, None, Wire]]
 """A function that opens a wire in steps, and that may raise OSError. Each of the steps can be repeated
 immediately."""
@@ -130,8 +130,8 @@ class StreamLink:
         return not self._liveness.should_speak() or self.send([Heartbeat(time=time.time())])
 
     def send(self, messages: Sequence[FromPod]) -> bool:
-        """Sends messages to the control node. Returns False if the link is closed. Earlier messages can
-        still be received."""
+        """Sends messages to the control node. Returns False if the link is closed. If the link is closed,
+        messages that arrived earlier can still be received."""
         if self._wire is None:
             return False
         if self._liveness:

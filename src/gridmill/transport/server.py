@@ -44,7 +44,7 @@ class WireSource(Protocol):
         """The new connections."""
 
     def stir(self) -> None:
-        """Makes polling more frequent for a while, because something has happened."""
+        """Makes polling more frequent for a while, because a message was sent or received."""
 
     def due_seconds(self) -> float:
         """Returns the number of seconds until the next poll."""
@@ -381,7 +381,7 @@ class PodLinkServer:
 
     def close(self) -> None:
         """Sends the bytes that can be sent immediately, and closes all channels. The call may be repeated.
-        The pods will connect again."""
+        After that, the pods try to connect again."""
         with self._lock:
             self._closing = True
             self._lock.notify_all()

@@ -111,8 +111,8 @@ def _bind(path: Path) -> socket.socket:
 
 
 def accept(listener: socket.socket, user: int | None = None) -> socket.socket:
-    """Returns the next connection as a non-blocking socket. Raises BlockingIOError if no connection waits,
-    and UnavailableError if the client's user is neither trusted nor the given `user`."""
+    """Returns the next connection as a non-blocking socket. Raises BlockingIOError if no connection waits.
+    Raises UnavailableError if the user of the client is neither trusted nor equal to `user`."""
     sock, _ = listener.accept()
     sock.setblocking(False)
     uid = peer_uid(sock)

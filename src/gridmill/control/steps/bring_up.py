@@ -32,8 +32,8 @@ def bring_up(control: Control, deployment: Deployment) -> None:
 def being_brought_up(
     background_runner: BackgroundRunner, bring_ups: BringUps, deployment: Deployment
 ) -> bool:
-    """Return whether a request for the deployment's pods is running: a request for this deployment, or an
-    observation of its site while some of its pods are missing."""
+    """Return whether the deployment's pods are being requested now, either by a request for this deployment,
+    or by an observation of its site while some of its pods are missing."""
     looked_at = background_runner.is_running(f"observe {deployment.site}")
     missing = looked_at and any(_is_missing(bring_ups, pod) for pod in deployment.pods)
     return missing or background_runner.is_running(_bringing(deployment))

@@ -28,7 +28,7 @@ _BLOCKED = (JobState.BLOCKED, JobState.WAITING)
 
 def report_new(problems: Problems, store: Store) -> bool:
     """Warn once of each damage to the store that was found since the last call. The function returns whether
-    there was any new damage."""
+    any damage was found since the last call."""
     noticed = store.take_new_damage()
     for one in noticed:
         problems.warn(f"the record of {one.name} in the store is damaged and lost: {one.problem}")
@@ -170,8 +170,8 @@ def _lost_jobs(snapshot: Snapshot, run: Run, damaged: Sequence[DamagedRecord]) -
 
 
 def _is_part(jobs: dict[str, JobRun], run: Run, name: str) -> bool:
-    """Return whether the name is a part of a job whose record exists. If the record of a part is lost, the
-    whole job fails."""
+    """Return whether the name is the name of a part of a job, and the record of this job exists. If the
+    record of a part is lost, the whole job fails."""
     whole, sign, number = name.rpartition(".p")
     return bool(sign) and number.isdecimal() and f"{run.id}/{whole}" in jobs
 

@@ -11,8 +11,8 @@ from gridmill.domain.views import ScheduleView
 
 def active_runs(ledger: Ledger, schedule: Schedule) -> list[Run]:
     """Return the active runs that a schedule must not overlap. For a schedule of a single job, these are the
-    runs in which this job has not ended. For a schedule of a pipeline, these are the runs that are not
-    limited to some of its jobs."""
+    runs in which this job has not ended. For a schedule of a pipeline, these are the runs of all jobs of the
+    pipeline."""
     snapshot = ledger.snapshot
     runs = [run for run in snapshot.runs.values() if run.pipeline == schedule.pipeline]
     if not schedule.only:

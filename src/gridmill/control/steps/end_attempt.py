@@ -417,7 +417,8 @@ def measure_nodes(transaction: Transaction, job_run: JobRun, parts: Sequence[Job
 
 
 def _use_of_all(job_run: JobRun, use: MeasuredUse) -> MeasuredUse:
-    """Return the use of the attempt together with the earlier attempts whose checkpoints it continued."""
+    """Return the combined use of the attempt and of the earlier attempts from whose checkpoints the attempt
+    resumed."""
     return replace(use, wall_seconds=use.wall_seconds + job_run.served_seconds)
 
 
@@ -428,9 +429,9 @@ def _waited(job_run: JobRun, attempt: Attempt) -> float:
 
 
 def _size(job_run: JobRun, outcome: AttemptOutcome) -> JobSize:
-    """Return the size of the job for its measurement. Values that were known before the attempt take
-    precedence, so that measured sizes are comparable with the sizes of plans. Values that were unknown
-    before the attempt come from the measurement of the job. For a probe, the measured values take
-    precedence."""
+    """Return the size of the job's data, which is recorded in its measurement. Values that were known before
+    the attempt take precedence, so that measured sizes are comparable with the sizes of plans. Values that
+    were unknown before the attempt come from the measurement of the job. For a probe, the measured values
+    take precedence."""
     before, measured = job_run.size or JobSize(rows=job_run.job.rows), outcome.size or JobSize()
     return before.or_else(measured) if job_run.probe is None else measured.or_else(before)

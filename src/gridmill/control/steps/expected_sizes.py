@@ -2,7 +2,8 @@
 
 A job that would be restored keeps its existing version. The version of any other job is expected to grow by
 the same factor by which the job's inputs have grown since its newest version was made. In this way, the
-growth of a source affects all later jobs of the pipeline. For a job without a version, nothing is predicted.
+growth of a source affects all later jobs of the pipeline. The size of a job without a version is not
+predicted.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -64,8 +65,8 @@ def _growth(
 
 
 def _growth_of_sink(catalog: Catalog, job: Job, newest: Artifact, size: JobSize) -> float:
-    """Return the growth factor of a sink: from the rows that it declares, otherwise from the bytes of its
-    sources, which its last run measured."""
+    """Return the growth factor of a sink: from the number of rows that the sink declares, otherwise from the
+    size of its sources, compared with their size in the last run."""
     if job.rows is not None and newest.output.rows:
         return job.rows / newest.output.rows
     pipeline = newest.name.partition("/")[0]

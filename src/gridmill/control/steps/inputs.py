@@ -36,8 +36,8 @@ def checkpoints_of(run: Run, job_run: JobRun, fingerprint: str, same: Artifact |
 
     Attempts share a folder only if they do the same work (the fingerprint) and never run at the same time
     (`ExclusiveTurns`). Jobs of runs without parameters and jobs of runs with parameters may run at the same
-    time, so their folders differ. If the job is repeated although a version exists (`same`), it gets another
-    checkpoint folder, because the old folder may still be in deletion.
+    time, so their folders differ. If the job is repeated although the version `same` exists, the job gets
+    another checkpoint folder, because the old folder may be being deleted at this time.
     """
     if not leaves_checkpoints(job_run.job):
         return ""
@@ -120,8 +120,8 @@ def declared_sizes(
 
 
 def kept_versions(ledger: Ledger, job_run: JobRun) -> tuple[int, ...]:
-    """Return the versions of a sink's table to which an artifact refers. The result is empty if the record
-    of an artifact may be lost, because the files of all versions are then kept."""
+    """Return the versions of a sink's table to which an artifact refers. If the record of an artifact may be
+    lost, the result is empty, which means that the files of all versions are kept."""
     if may_have_lost_versions(ledger):
         return ()
     artifacts = ledger.read_all(Artifact, parent=job_run.name)

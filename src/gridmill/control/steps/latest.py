@@ -85,8 +85,8 @@ def note_latest(
     """Record the version that a finished job made or found unchanged as the latest version of its name.
 
     If a later run has already recorded its version as the latest, that version stays the latest. A run of a
-    backfill makes no version the latest, except for a sink, because all versions of a sink are states of one
-    table.
+    backfill does not change the latest version of a name, except for a sink: all versions of a sink are
+    states of one table, so the newest state is the latest version.
     """
     run = transaction.get(Run, job_run.run_id)
     if run is None or not job_run.artifacts or (run.chunk and job_run.job.sink is None):

@@ -55,8 +55,8 @@ def _give(starting: Starting, attempt: Attempt, order: AttemptOrder) -> None:
 
 
 def _environment_of(ledger: Ledger, clients: Clients, attempt: Attempt) -> Mapping[str, str] | None:
-    """Return the environment of the client that started the run for jobs in pods on this machine, and None
-    for all other jobs."""
+    """If the pod of the job is on this machine, return the environment of the client that started the run.
+    For all other pods, return None."""
     here = ledger.snapshot.deployments.get(attempt.deployment_id)
     is_local = here is not None and here.site == LOCAL
     return clients.environments.get(attempt.run_id) if is_local else None

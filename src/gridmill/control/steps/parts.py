@@ -25,8 +25,8 @@ _MOST_TOLD = 5
 
 
 def cut(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> JobRun:
-    """Return a ready job after it was divided into parts. The returned job is RUNNING, and its parts are
-    WAITING. The job is returned unchanged if dividing it is not useful, or if another job that makes the
+    """Divide a ready job into parts, and return the changed job. The returned job is RUNNING, and its parts
+    are WAITING. The job is returned unchanged if dividing it is not useful, or if another job that makes the
     same artifact is next."""
     snapshot = ledger.snapshot
     resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
@@ -81,8 +81,8 @@ def _has_turn(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> bool
 
 
 def _part(transaction: Transaction, job_run: JobRun, part: JobPart, sizing: Sizing) -> JobRun:
-    """Return a part that is ready to run. If the run was resumed, the attempts of the part continue to be
-    counted."""
+    """Return a part that is ready to run. If the run was resumed, the number of attempts of the part
+    continues from its earlier value."""
     before = transaction.get(JobRun, part_id(job_run.id, part.number))
     return replace(
         job_run,
@@ -105,10 +105,10 @@ def gather(
     run: Run,
     job_run: JobRun,
 ) -> JobRun:
-    """Return the job after its parts have ended. The returned job is WAITING for the attempt that combines
-    the parts, or it is SUCCEEDED if no such attempt is needed, or FAILED, or STOPPED. While a part is still
-    running, the job is returned unchanged. If a part has failed, the other parts are stopped, except for an
-    `each` job."""
+    """Return the job after its parts have ended. Its new state is WAITING if an attempt must combine the
+    results of the parts, SUCCEEDED if no such attempt is needed, and otherwise FAILED or STOPPED. While a
+    part is still running, the job is returned unchanged. If a part has failed, the other parts are stopped,
+    except for an `each` job."""
     parts = tuple(parts_of(transaction, job_run))
     bad = [part for part in parts if part.state in FINISHED_JOBS - DONE_JOBS]
     each = job_run.job.each is not None
@@ -144,7 +144,7 @@ def _called(part_run: JobRun) -> str:
 
 
 def _stopped(channels: Channels, transaction: Transaction, part_run: JobRun) -> JobRun:
-    """Return the part after it was asked to end, if it has not ended."""
+    """Return the part with a request to end. A part that has already ended is returned unchanged."""
     if part_run.state in (JobState.BLOCKED, JobState.WAITING):
         part_run = replace(part_run, state=JobState.STOPPED, message="stopped", ended=transaction.now)
         transaction.put(part_run)

@@ -1,5 +1,5 @@
-"""This module has the folder to which a pipeline's name belongs: the folder of its first submission, until
-the name is moved."""
+"""This module determines the folder to which a pipeline's name belongs. It is the folder from which the
+pipeline was first submitted, until the name is moved to another folder."""
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.domain.pipeline import Origin, Pipeline
@@ -14,8 +14,9 @@ def note_origin(
     """Record the pipeline's folder for its name, or check that the name belongs to this folder. With
     `adopt`, the name of the pipeline moves to this folder.
 
-    If the recorded folder no longer exists, it was moved, and the name moves to the new folder. A pipeline
-    that is declared without a folder (in Python, or over REST) is not checked. Raises ConflictError.
+    If the recorded folder no longer exists, it was moved or renamed, so the name of the pipeline moves to
+    the new folder. A pipeline that is declared without a folder (in Python, or over REST) is not checked.
+    Raises ConflictError.
     """
     if not pipeline.folder:
         return

@@ -259,8 +259,9 @@ def _fetched(catalog: Catalog, artifact_id: str) -> Artifact | None:
 
 
 def _may_go_back(catalog: Catalog, job: Job, now: Provenance, artifact: Artifact, newest: Artifact) -> bool:
-    """Return whether a load would make a sink's table as it was at `artifact`. Rows of deleted files stay in
-    the table, so no later version may have loaded a file that no longer exists."""
+    """Return whether a new load of a sink would make the same table as the version `artifact`. The rows of a
+    deleted file stay in the table. Therefore the result is False if a later version has loaded a file that
+    no longer exists."""
     if job.sink is None or job.sink.source.format == Format.FILES or job.sink.retain is not None:
         return artifact.id == newest.id
     if newest.number - artifact.number > _LATER_VERSIONS:

@@ -54,8 +54,8 @@ def find_version(catalog: Catalog, reference: str) -> Artifact:
 
 
 def _with_pipeline(ledger: Ledger, reference: str) -> str:
-    """Return the full reference for a job without its pipeline. For example, `sales@3` means `shop/sales@3`
-    if only the pipeline `shop` has versions of a job `sales`.
+    """Return the full reference to a version from a reference that names a job without its pipeline. For
+    example, `sales@3` means `shop/sales@3` if only the pipeline `shop` has versions of a job `sales`.
 
     Raises NotFoundError if several pipelines have versions of this job.
     """

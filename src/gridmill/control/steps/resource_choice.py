@@ -108,8 +108,8 @@ def coming_at_farms(sites_seen: SiteStates) -> Mapping[str, float]:
 
 
 def readings_of(catalog: Catalog, artifacts: Iterable[Artifact]) -> tuple[InputVersion, ...]:
-    """Return the sizes of versions, and the bytes that each site lacks according to the records of
-    transfers."""
+    """Return the sizes of versions, and the number of bytes that each site does not have according to the
+    records of transfers."""
     sites = [one for one in catalog.ledger.snapshot.sites.values() if one.kind in ELSEWHERE]
     return tuple(
         InputVersion(
@@ -123,8 +123,8 @@ def readings_of(catalog: Catalog, artifacts: Iterable[Artifact]) -> tuple[InputV
 
 
 def _missing_bytes(catalog: Catalog, artifact: Artifact, site: Site) -> int:
-    """Return the bytes of a version that a site lacks. The table of a sink only grows, so a site that has an
-    earlier version lacks only the difference."""
+    """Return the number of bytes of a version that a site does not have. The table of a sink only grows, so
+    a site that has an earlier version needs only the added bytes."""
     staged = site.route.staged if site.route is not None else ()
     size_bytes = artifact.output.size_bytes
     if artifact.id in staged:
@@ -139,7 +139,8 @@ def _missing_bytes(catalog: Catalog, artifact: Artifact, site: Site) -> int:
 
 
 def made_before(catalog: Catalog, name: str) -> int | None:
-    """Return the bytes of the newest version of a job. The result is None if the job has no version."""
+    """Return the size in bytes of the newest version of a job. The result is None if the job has no
+    version."""
     newest = catalog.newest_artifact(name)
     return newest.output.size_bytes if newest is not None else None
 
@@ -188,8 +189,8 @@ def _moved(
     job_run: JobRun,
     refused: str,
 ) -> JobRun | None:
-    """Return the job on the other resource; in parts, if this is faster there. The result is None if the job
-    stays on its resource."""
+    """Return the job for the other resource. The job is divided into parts if it ends sooner there in parts.
+    The result is None if the job stays on its resource."""
     size, inputs = job_run.size or JobSize(), inputs_of(catalog, transaction, job_run)
     resource, choice = chosen_resource(
         catalog, sites_seen, joining, job_run, inputs, size, standing=True, refused=refused

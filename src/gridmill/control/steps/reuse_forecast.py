@@ -32,7 +32,7 @@ from gridmill.ports.storage import Storage
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseDecision:
     """The prediction for one job: the version that would be restored (None if the job would execute), the
-    reason, and the problem with which it would fail, as far as the files show it."""
+    reason, and the problem that would make the job fail, as far as it can be seen in the files."""
 
     version: Artifact | None = None
     reason: str = ""
@@ -137,7 +137,7 @@ def _decide_reuse(
 
 
 def _behind(catalog: Catalog, run: Run, job_run: JobRun, executing: list[str]) -> str:
-    """Return the reason why a job executes if some of its inputs are made before it in the same run."""
+    """Return the reason why a job executes if some of its inputs are made earlier in the same run."""
     ruled = job_run.job.why_executed(scheduled=run.scheduled)
     if ruled or catalog.newest_artifact(job_run.name) is None:
         return ruled or FIRST

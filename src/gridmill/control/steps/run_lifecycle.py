@@ -147,7 +147,8 @@ def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) ->
 
 
 def _check_named(job: Job, pipeline: str) -> None:
-    """Raise PipelineError for combinations of fields that a pipeline file must not have either."""
+    """Raise PipelineError for combinations of fields that are not allowed. The reader of pipeline files
+    refuses the same combinations."""
     place = f"{pipeline}: jobs.{job.name}.resources"
     if job.resource is not None:
         message = f"job {job.name!r} has both `resource` and `resources`"
@@ -183,8 +184,8 @@ def assigned_to(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> R
 def resource_of(
     job: Job, pipeline: str, resources: Mapping[str, Resource], field: str = "resource"
 ) -> Resource:
-    """Return the resource that a job uses: the resource that it names in that field, otherwise the resource
-    to which it is assigned, otherwise the default resource of its type at its site.
+    """Return the resource that a job uses: the resource that the job names in the field, otherwise the
+    resource to which the job is assigned, otherwise the default resource of its kind of job at its site.
 
     Raises PipelineError for an unknown resource, for a resource of another type, or for a resource at
     another site.
@@ -221,8 +222,8 @@ def resource_of(
 
 
 def _check_sites(ledger: Ledger, pipeline: Pipeline, by_job: Mapping[str, tuple[Resource, ...]]) -> None:
-    """Raise PipelineError if a job's resource is at a site that was not added, and InputError if it uses
-    settings that sites of that kind do not support."""
+    """Raise PipelineError if a job's resource is at a site that was not added. Raise InputError if the
+    resource has settings that sites of that kind do not support."""
     sites = ledger.snapshot.sites
     pairs = [(job, one) for job in pipeline.jobs for one in by_job[job.name]]
     for job, resource in pairs:
@@ -320,8 +321,8 @@ def begin_run(
 
 
 def check_project(ledger: Ledger, pipeline: Pipeline) -> None:
-    """Raise PipelineError if the project is unknown. An unknown project is a typing error, or would bypass a
-    quota."""
+    """Raise PipelineError if the project is unknown. An unknown project is refused because it is a typing
+    error or an attempt to bypass a quota."""
     projects = ledger.snapshot.projects
     if pipeline.project != DEFAULT and pipeline.project not in projects:
         raise PipelineError(
@@ -451,8 +452,8 @@ def check_whole(run: Run) -> None:
 
 
 def _jobs_to_repeat(job_runs: Sequence[JobRun]) -> frozenset[str]:
-    """Return the jobs that failed, were stopped or skipped; jobs that run after failures, however they
-    ended; and jobs that have read versions of any of these jobs."""
+    """Return the jobs that a resumed run repeats: jobs that failed, were stopped or were skipped, jobs that
+    run after failures (however they ended), and jobs that have read versions of any of these jobs."""
     again = {job_run.id for job_run in job_runs if job_run.state in AGAIN or job_run.job.when != When.SUCCESS}
     while True:
         readers = {job_run.id for job_run in job_runs if again.intersection(job_run.needs)} - again

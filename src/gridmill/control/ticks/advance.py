@@ -83,8 +83,7 @@ def _advanced(
     control: Control, joining: CachedForecasts, transaction: Transaction, run: Run, job_run: JobRun
 ) -> JobRun:
     """Return the job after the jobs that it needs have ended. While the job waits for other jobs or for the
-    list of its source's files, it is returned unchanged. When the job no longer waits for other jobs or for
-    the list, it is checked again."""
+    list of its source's files, it is returned unchanged, and is checked again later."""
     needs = [need for name in job_run.needs if (need := transaction.get(JobRun, name)) is not None]
     why = why_skipped(job_run, needs, partial(transaction.get, JobRun))
     if why is None:
@@ -142,9 +141,10 @@ def _ready(
     again: Callable[[], None],
 ) -> JobRun:
     """Return the job after the jobs that it needs have ended. The new state is WAITING with fingerprint and
-    size, or UNCHANGED, or FAILED if an input does not exist, or in a scheduled run SKIPPED if an input has
-    no rows yet, which is normal and can last long. While the files of a version that could be restored are
-    being checked, the job is returned unchanged, and `again` is called after the check."""
+    size, or UNCHANGED, or FAILED if an input does not exist. In a scheduled run, the new state is SKIPPED if
+    an input has no rows yet, because this is normal and can last long. If a version could be restored and
+    its files are still being checked, the job is returned unchanged, and the function `again` is called
+    after the check."""
     now = transaction.now
     try:
         inputs = inputs_of(control.catalog, transaction, job_run)

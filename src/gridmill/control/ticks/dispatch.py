@@ -222,7 +222,7 @@ def _interrupt(channels: Channels, transaction: Transaction, wanted: Interrupt) 
 def _bring_up(
     control: Control, joining: CachedForecasts, transaction: Transaction, wanted: BringUp
 ) -> Deployment | None:
-    """Create a deployment, unless the pods of its resource failed to start too often."""
+    """Create a deployment, unless the pods of its resource have failed to start too often in a row."""
     resource = wanted.resource
     failures = control.bring_ups.failed.get(resource.name, 0)
     if failures >= BRING_UPS:

@@ -65,8 +65,8 @@ def lost_with(attempt: Attempt, sight: PodReport, now: float, *, alone: bool = T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteObservation:
-    """An observation of a site: the pods that it has started, the problem of each deployment (empty if it
-    has none), the report about each pod, and the events that ended pods have left."""
+    """An observation of a site: the pods that it has started, the problem of each deployment (empty if the
+    deployment has no problem), the report about each pod, and the events in the journals of ended pods."""
 
     brought_up: AbstractSet[str]
     problems: Mapping[str, str]
@@ -191,7 +191,8 @@ def _release_silent(
     sights: Mapping[str, PodReport],
 ) -> None:
     """Release a deployment if all its remaining pods run, but none of the pods has been connected for too
-    long. Pods without a link never sent a Hello, or they hang, so their attempts are lost."""
+    long. A pod that is not connected has never sent a Hello or hangs, so its attempts are treated as
+    lost."""
     running = {name for name, sight in sights.items() if sight.status == PodStatus.RUNNING}
     now = clock.monotonic()
     left = [pod for pod in deployment.pods if pod.state != PodState.GONE]

@@ -30,8 +30,8 @@ from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, DeploymentState,
 def receive(starting: Starting, bring_ups: BringUps) -> None:
     """Process all received messages, commit, then answer them.
 
-    Channels of new connections are recorded first. If processing fails, every channel is closed, whether its
-    messages were read or not. The pod of a closed channel then connects and sends a Hello again.
+    Channels of new connections are recorded first. If processing fails, all channels are closed, also the
+    channels whose messages were not read. The pod of a closed channel then connects and sends a Hello again.
     """
     batch = starting.channels.links.receive()
     starting.channels.open.update(received.channel for received in batch)
@@ -158,8 +158,8 @@ def _events(endings: Endings, transaction: Transaction, channel: int, events: Se
 
 def _ends_its_pod(transaction: Transaction, event: PodEvent) -> bool:
     """Return whether a pod stopped an attempt although nobody requested it, because the pod stops all its
-    attempts and ends. (The loss of the machine of such a pod may be noticed much later, and attempts that
-    start until then would be lost too.)"""
+    attempts and ends. The machine of such a pod may be shutting down. Its loss may be noticed only much
+    later, and attempts that start on the pod until then would be lost too."""
     if event.type != EventType.ENDED:
         return False
     attempt = transaction.get(Attempt, event.attempt_id)

@@ -35,9 +35,9 @@ def start_scheduled(
     pipeline: Pipeline,
     listings: Mapping[str, SourceListing],
 ) -> Schedule | None:
-    """Begin the due run, unless no job in it would execute. The function returns the schedule with the
-    result. The function returns None while the files of the versions that would be restored are being
-    checked."""
+    """Start the run that is due, unless all its jobs would be unchanged. The function returns the schedule
+    with the result. The function returns None while the files of the versions that would be restored are
+    being checked."""
     standing = unchanged_jobs(
         control.catalog, control.code, control.timeline, pipeline, listings, scheduled=True
     )
@@ -159,8 +159,8 @@ def _look(
 
 
 def _by_content(file: FileStat) -> FileStat:
-    """Return the file without its times and its inode if its content is known, so that a file with only a
-    new modification time is not treated as new."""
+    """Return the file. If the hash of its content is known, the times and the inode are left out, so that a
+    file with only a new modification time is not treated as new."""
     return replace(file, mtime_ns=0, ctime_ns=0, inode=0) if file.content else file
 
 
@@ -191,8 +191,9 @@ def keep_schedules(control: Control) -> float:
     """Start the runs that are due. The function returns the seconds until another run may be due. The
     seconds are infinite if only events can make a run due.
 
-    The function uses the wall clock, because due times such as six o'clock refer to it. After a sleep of
-    the machine, `Control.now` would be late by the length of the sleep.
+    The function uses the wall clock, because due times such as six o'clock refer to it. The clock
+    `Control.now` is not used, because after a sleep of the machine it would be late by the length of the
+    sleep.
     """
     alarms = control.alarms
     if alarms is None:

@@ -45,8 +45,8 @@ def reap(control: Control) -> float:
 
 
 def reap_now(control: Control) -> None:
-    """Stop the deployments that are being released, and wait for their end. A control node that stops uses
-    this function. Pods that cannot be stopped now end by themselves."""
+    """Stop the deployments that are being released, and wait for their end. This function is called when the
+    control node stops. Pods that cannot be stopped now end by themselves."""
     for deployment in _released(control.ledger):
         _send_goodbye(control.channels, deployment)
         site = control.sites.get(deployment.site)

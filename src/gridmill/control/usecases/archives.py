@@ -190,8 +190,8 @@ class ArchiveUseCases(UseCases):
         )
 
     def _is_new(self, noun: _Moved) -> bool:
-        """Return whether the record does not exist in this grid. Raises ConflictError if a different record
-        with the same key exists."""
+        """Return whether the record is new, because this grid has no record with the same key. Raises
+        ConflictError if a different record with the same key exists."""
         record = self._ledger.store.get(type(noun), key_of(noun))
         if record is None:
             return True

@@ -74,8 +74,8 @@ class BackfillUseCases(UseCases):
         return self.backfill(backfill.name)
 
     def _check(self, chunks: Sequence[Chunk]) -> None:
-        """Raise the errors that the start of the first run would raise; it is enough to check one chunk,
-        because all chunks come from one file."""
+        """Raise the errors that the start of the first run would raise. Only one chunk is checked, because
+        all chunks are made from the same file."""
         for pipeline in [chunk.pipeline for chunk in chunks[:1]]:
             order(pipeline)
             check_names(pipeline)
@@ -138,8 +138,8 @@ def _check_chunk(backfill: Backfill, chunk: Chunk) -> None:
 
 
 def backfill_view(ledger: Ledger, backfill: Backfill) -> BackfillView:
-    """Return the current state of a backfill, from its runs. If a run was resumed, its newest result is
-    used."""
+    """Return the current state of a backfill, from its runs. If the run of a chunk was resumed, the state of
+    the chunk follows from the newest result of this run."""
     chunks, runs = all_chunks(ledger, backfill.name), runs_of(ledger, backfill.name)
     views = tuple(_view(chunks[id], runs) for id in chunk_ids(backfill) if id in chunks)
     return BackfillView(backfill=backfill, chunks=views, counts=dict(Counter(view.state for view in views)))

@@ -33,8 +33,8 @@ from gridmill.ports.store import Record
 
 _RUNS_AT_ONCE = 100
 EVICTION_SECONDS = 5.0
-"""The seconds between two searches for unused items while a disk is nearly full, because each search reads
-the names of all files."""
+"""While a disk is nearly full, unused items are searched for at this interval in seconds. The interval is
+long because each search reads the names of all files."""
 _OF_ATTEMPTS = (DiskArea.OUTPUT, DiskArea.MANIFEST, DiskArea.HANDED, DiskArea.ATTEMPT)
 """The areas in which the names of items are ids of attempts, or begin with such an id."""
 
@@ -100,8 +100,9 @@ class DiskUseCases(VersionUseCases):
         )
 
     def _release_store(self, before: StoreSpace, *, dry_run: bool) -> Iterator[ReclaimableItem]:
-        """Return the space that the database returns to the file system. In a dry run, the space does not
-        include the records that `clean` would delete."""
+        """Return items for the free space of the database: the space that it returns to the file system, and
+        the space that it can only use again. In a dry run, the space of the records that `clean` would
+        delete is not included."""
         store = self._ledger.store
         after = before if dry_run else store.release_space(lambda: not self._node.ending)
         freed = (

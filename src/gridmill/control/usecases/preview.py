@@ -147,8 +147,9 @@ def _reading(
     catalog: Catalog, pipeline: Pipeline, name: str, *, made_anew: bool, lacking: Lacking
 ) -> InputVersion:
     """Return a version that a job reads, with its missing bytes. If the version is made again in this run,
-    the expected missing bytes of the next version are used. If these bytes are unknown, the size of the
-    whole version is used. For a sink that is made again, only the size of the added data is used."""
+    the expected missing bytes of the next version are used. If the expected missing bytes are unknown, the
+    size of the whole version is used. For a sink that is made again, only the size of the added data is
+    used."""
     version = _version(catalog, pipeline, name)
     if version is None:
         return InputVersion(name=name, made_by=name if made_anew else "")

@@ -107,8 +107,8 @@ def _present(job: JobRun, parts: Iterable[JobRun]) -> Sequence[JobRun]:
 
 
 class _KeptView:
-    """A view in memory, with the number of commits when it was made, and the time until which it is valid if
-    other commits followed. The view is encoded once for all readers."""
+    """A view in memory, with the number of commits when the view was made, and the time until which the view
+    is valid after further commits. The view is encoded once for all readers."""
 
     def __init__(self, view: RunView, commits: int, made: float, until: float) -> None:
         self.view, self.commits, self.made, self.until = view, commits, made, until
@@ -148,14 +148,15 @@ class RunViews:
         self._renewing: set[str] = set()
 
     def view(self, run_id: str, *, since: str = "", fresh: bool = False) -> RunView:
-        """Return the current state of a run. With `fresh`, the view is made again. Raises NotFoundError."""
+        """Return the current state of a run. With `fresh`, the view is made again even if the view in memory
+        is still valid. Raises NotFoundError."""
         kept = None if fresh else self._right(run_id)
         return (kept or self._made(run_id, fresh=fresh)).as_seen(since)
 
     def ready(self, run_id: str, since: str) -> bytes | None:
-        """Return the encoded view of an active run if the view in memory is still valid. A call of `ready`
-        does no work, so a server may make the call in its event loop. If the method returns None, the caller
-        has to call `encoded` in a thread."""
+        """Return the encoded view of an active run if the view in memory is still valid. This method does no
+        work, so a server may call it in its event loop. If the method returns None, the caller has to call
+        `encoded` in a thread."""
         kept, run = self._kept.get(run_id), self._ledger.snapshot.runs.get(run_id)
         if kept is None or run is None:
             return None

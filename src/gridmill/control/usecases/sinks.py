@@ -33,7 +33,8 @@ from gridmill.scheduler.explain import why_waiting
 
 
 def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun | None) -> Iterator[LoadTask]:
-    """Return the load tasks of one sink. `newest` is the job of the sink in the newest run."""
+    """Return the load tasks of one sink. `newest` is the job of the sink in the newest run that contains
+    it."""
     alterations = alterations_of(control.ledger, name).changes
     found = control.catalog.newest_artifact(name)
     version = found if found is not None and not found.removed else None

@@ -105,7 +105,7 @@ def job_views(
 
 
 def _shortened(view: JobView) -> JobView:
-    """Return the view with a limited number of attempts and parts."""
+    """Return the view of a job, with a limited number of attempts and parts."""
     if max(len(view.attempts), len(view.ranks), len(view.parts)) <= SHOWN_ATTEMPTS:
         return view
     parts = sorted(view.parts, key=lambda part: URGENCY.index(part.job.state))[:SHOWN_PARTS]

@@ -1,1 +1,2 @@
-"""The folder for Alembic. Each version of the schema is a migration step from the previous version."""
+"""The folder for Alembic. For each version of the schema, there is one migration step from the previous
+version."""
