@@ -19,8 +19,8 @@ $ echo $?
 
 The command line, the REST API and the Python client use the same errors. The command line prints the
 message, the place and a hint to standard error; with `--json` it prints them as one JSON document. The REST
-API answers with the HTTP status and the same document. The Python client raises an error of this class, for
-a local control node and over HTTP.
+API answers with the HTTP status and the same document. The Python client raises an error of the listed
+class, for a local control node and also over HTTP.
 
 ```json
 {"code": "not-found", "message": "there is no run 'w-9'", "hint": "...", "place": "", "retryable": false}

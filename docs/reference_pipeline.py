@@ -35,8 +35,8 @@ jobs:
 ```
 
 Editors complete and check the fields with the JSON Schema, which `gridmill schema` prints. For editors that
-use yaml-language-server, save it as `pipeline.schema.json` and write this as the first line of the pipeline
-file:
+use yaml-language-server, save this schema as `pipeline.schema.json` and write the following first line into
+the pipeline file:
 
 ```yaml
 # yaml-language-server: $schema=pipeline.schema.json
@@ -48,26 +48,26 @@ file:
 |---|---|
 | text | A text needs quotes only where YAML needs them. The texts `1.10`, `007` and `no` are not converted. |
 | name | A name has lower-case letters, digits, `_` and `-`; it begins with a letter or digit: `daily_load`. |
-| number, whole number | `0.5`, `12`. |
+| number, whole number | Numbers are written as `0.5` or `12`. |
 | flag | A flag is `true` or `false`. The words `yes` and `on` are text. |
-| duration | A duration is written as `250ms`, `30s`, `5m`, `2h`, `1d` or `2w`, or in seconds as `90`. \
+| duration | A duration is written as `250ms`, `30s`, `5m`, `2h`, `1d` or `2w`. `90` means 90 seconds. \
 The unit `M` is refused because it is ambiguous. |
-| period | A duration, or calendar months and years: `6mo`, `1y`. |
-| size | Binary units are `512MiB`, `2GiB` and `2G`. `2GB` is a decimal unit. \
-A number without a unit is in bytes. `Gb` is refused because it means bits. |
-| count | A number, or `250k`, `1M`, `2B`. |
-| list | `[a, b]`. A single value needs no brackets. |
-| mapping | `{name: value}`, or one `name: value` in each line. |
+| period | A period is a duration, or a number of calendar months or years, such as `6mo` or `1y`. |
+| size | `512MiB`, `2GiB` and `2G` are written in binary units, and `2GB` is written in a decimal unit. \
+A size without a unit is in bytes. `Gb` is refused because it means bits. |
+| count | A count is a number, such as `250`, or a number with a suffix, such as `250k`, `1M` or `2B`. |
+| list | A list is written as `[a, b]`. A single value needs no brackets. |
+| mapping | A mapping is written as `{name: value}`, or with one `name: value` in each line. |
 
-Gridmill reads files by the core schema of YAML. Therefore tags, dates and `yes`/`no` have no special
+Gridmill reads files by the core schema of YAML. In this schema, tags, dates, `yes` and `no` have no special
 meaning. Anchors, aliases and `<<` are supported.
 
 ## Parameters
 
 `${name}` stands for the value of a parameter, anywhere in a text. If the text of a field is only `${name}`,
 the field gets the type of the parameter. `gridmill run FILE --set name=value` replaces the default of a
-parameter. If you set the same name twice, the command is refused. Gridmill does not read the environment for
-`${name}`. Write `$${NAME}` for a variable that the shell replaces; `$NAME` needs no change.
+parameter. If the command sets the same parameter twice, Gridmill refuses it. Gridmill does not read the
+environment for `${name}`. Write `$${NAME}` for a variable that the shell replaces; `$NAME` needs no change.
 
 ```yaml
 pipeline: greetings
@@ -82,29 +82,31 @@ jobs:
   compare: {needs: [train], command: "ls $GRIDMILL_INPUT_TRAIN_EU_A"}
 ```
 
-The inserted text depends on the place of the reference:
+The text that Gridmill inserts for `${name}` depends on the place of `${name}` in the file:
 
 | place | one value | a list |
 |---|---|---|
 | a command that is a string | a word or a part of a word, quoted for the shell | several words |
 | a command that is a list | text, inside one argument | several arguments |
 | SQL | a value: `'${name}'`, `'%${name}%'` or `${name}` | `IN ${name}` |
-| any other text | text | items, if the reference is the whole text |
+| any other text | text | the items of the list, if the text is only `${name}` |
 
 In a command, Gridmill quotes every inserted value, also inside your own quotes and here-documents. In SQL
 (`query`, `sql`, `features`, `metrics`, `expression`, `known_at`) a value never becomes part of the
-statement. Therefore `O'Brien` and `x' or '1'='1` are ordinary values everywhere. If a value cannot be
-inserted safely (backticks, `$'...'`, text in arithmetic), the file is refused. `${name:raw}` inserts the
-text without quotes, for example the name of a column or several options in one parameter. If a command
-consists of a single reference (`command: ${what}`), the value of the parameter is the whole command.
+statement. Therefore values such as `O'Brien` and `x' or '1'='1` are safe everywhere. If a value cannot be
+inserted safely, for example inside backticks, inside `$'...'`, or as a text in shell arithmetic, Gridmill
+refuses the file. `${name:raw}` inserts the text without quotes, for example the name of a column or several
+options in one parameter. If a command consists of a single reference (`command: ${what}`), the value of the
+parameter is the whole command.
 
 To set a parameter to a list, write `--set 'regions=[eu, us]'` or `--set regions=eu,us`. A job with a
 `matrix` becomes several jobs, one for each combination of its values (at most 256), with names such as
-`train-eu-a` and `train-eu-b`. Another job that needs `train` needs all these jobs, and reads the result of
-each in a separate folder.
+`train-eu-a` and `train-eu-b`. Another job that needs `train` needs all jobs of the matrix, and finds the
+result of each of them in a separate folder.
 
 `${due}` and `${due_before}` are the [due times](../how-to/schedules.md#the-time-that-a-run-is-for) of a run.
-`${due:%Y-%m-%d}` formats a time. You can format a time in your own parameters in the same way.
+`${due:%Y-%m-%d}` formats the due time. If a parameter of your own contains a time, you can format it in the
+same way.
 
 ## Errors
 

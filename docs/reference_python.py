@@ -24,8 +24,8 @@ with gridmill.connect() as client:
 ```
 
 A name that is not listed can change in any release. [Use Gridmill from Python](../how-to/python.md) has
-examples. Records of declarations have the fields of [pipeline files](pipeline.md), which are validated in
-the same way.
+examples. Records of declarations, such as `Pipeline` and `Job`, have the fields of [pipeline
+files](pipeline.md), and the values of these fields are validated in the same way.
 """
 
 

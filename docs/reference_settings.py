@@ -42,20 +42,22 @@ Gridmill sets these variables:
 
 | variable | value |
 |---|---|
-| `GRIDMILL_OUTPUT` | Path of a folder. Files that the command writes there become the result. |
-| `GRIDMILL_INPUT_<JOB>` | Folder with the result of a needed job, maybe empty. `a-b` becomes `A_B`. |
+| `GRIDMILL_OUTPUT` | Path of a folder. Files that the command writes into it become the result of the job. |
+| `GRIDMILL_INPUT_<JOB>` | Folder with the result of a needed job, or an empty folder. \
+The name of the job `a-b` is written `A_B`. |
 | `GRIDMILL_RUN`, `GRIDMILL_JOB`, `GRIDMILL_ATTEMPT` | Names: `weather-3`, `lstm`, `weather-3.lstm.1`. |
-| `GRIDMILL_FAILED` | Names of failed jobs, for a command with [`when`](../how-to/recover.md). |
+| `GRIDMILL_FAILED` | Names of the failed jobs, for a command with [`when`](../how-to/recover.md). |
 | `GRIDMILL_NODE` | Name of the node, for a command that runs on each node (`each`). |
-| `GRIDMILL_DUE`, `GRIDMILL_DUE_BEFORE` | [Due times](../how-to/schedules.md), if the job uses them. |
+| `GRIDMILL_DUE`, `GRIDMILL_DUE_BEFORE` | [Due times](../how-to/schedules.md) of the run, \
+if the job uses due times. |
 | `TMPDIR` | Path of a temporary folder, which is deleted after the attempt. |
 | `OMP_NUM_THREADS` and similar | Number of threads, computed from the CPUs of the attempt. |
-| `CUDA_VISIBLE_DEVICES` | The GPUs of the attempt; empty if its resource has no GPUs. |
+| `CUDA_VISIBLE_DEVICES` | Numbers of the GPUs of the attempt; empty if the resource has no GPUs. |
 | `PYTHONUNBUFFERED` | `1`, so that printed lines appear in the log immediately. |
 | {quiet} | Values that turn off telemetry and update checks. |
 
-Variables in `env` of the job take precedence over inherited variables. The listed variables `GRIDMILL_*`,
-and in a gang the variables of ranks, cannot be set in `env`.
+Variables in `env` of the job take precedence over inherited variables. In `env`, you cannot set the listed
+variables `GRIDMILL_*`. In a gang, you cannot set the variables of ranks either.
 """
 
 

@@ -25,8 +25,8 @@ $ gridmill plan pipeline.yaml
 
 ## The formula
 
-`memory = (base + rows × columns × bytes per cell) × margin`, but at least the floor of the kind of job,
-rounded up to a multiple of {step}.
+`memory = (base + rows × columns × bytes per cell) × margin`, but at least the floor in this table, rounded
+up to a multiple of {step}.
 
 | kind of job | base | bytes per cell | floor | data of unknown size | data at most |
 |---|---|---|---|---|---|
@@ -34,11 +34,12 @@ rounded up to a multiple of {step}.
 RULES = """
 - If the number of columns is unknown, {columns} columns are assumed. If the number of rows is unknown, the
   data is estimated as {factor:g} times the bytes of the input.
-- The estimate for a dataset also contains the bytes per cell of each value that windows, lags, features and
-  as-of joins add ({joined} columns for a join that names no columns). The estimate counts at most {added:,}
-  of these values or the values of {added_rows:,} rows, because more values are not in memory at the same
-  time. Each label of many rows ahead gets {ahead} bytes. The last column of the table limits the sum,
-  because a dataset with less memory than it could use writes temporary files.
+- Windows, lags, features and as-of joins of a dataset add values to its rows, and each added value needs the
+  bytes per cell. An as-of join that names no columns counts as {joined} columns. The estimate counts at most
+  {added:,} added values, or the added values of {added_rows:,} rows if their number is larger, because more
+  values are not in memory at the same time. With `next_rows`, each label needs {ahead} bytes. The column
+  "data at most" limits the estimate for the data, because a dataset with little memory writes temporary
+  files.
 - The estimate for an `lstm` also contains the size of one batch: `batch_size × sequence × hidden × layers ×
   48` bytes.
 - The estimate for a prediction also contains {worker} for each worker. If `workers` is not set, a prediction
@@ -48,21 +49,23 @@ RULES = """
 
 | basis of the estimate | margin |
 |---|---|
-| the formula, alone or corrected by one or two other jobs of the kind | {model:.0%} |
-| the formula, corrected by three or more other jobs of the kind | {margin:.0%} |
+| the formula alone, or corrected by the measurements of one or two jobs of the same kind | {model:.0%} |
+| the formula, corrected by the measurements of three or more jobs of the same kind | {margin:.0%} |
 | one earlier attempt of the job itself | {once:.0%} |
-| two earlier attempts | {twice:.0%} |
-| three or more earlier attempts | {margin:.0%} |
+| two earlier attempts of the job | {twice:.0%} |
+| three or more earlier attempts of the job | {margin:.0%} |
 | any number of earlier attempts of a dataset | {spilling:.0%} |
 
 Gridmill takes the largest peak of the newest {per_job} attempts of the job (or {per_subject} of its kind)
-and scales this peak to the present size of the data: the base remains, and the rest grows with rows ×
-columns. A dataset uses more memory if it has a larger limit. Therefore Gridmill ignores attempts of a
-dataset with more than {enough:g} times the memory with which other attempts succeeded, and the peak grows
-with the power {spilled:g} of the rows. If there is more than {near:g} times as much data as in any earlier
-attempt, Gridmill also uses the estimate of the formula, but at most that many times the largest peak. If the
-resource has several pods on a node, a dataset leaves memory for all these pods, unless the dataset ever
-exceeded its memory. Expected times are the median of the newest {recent} attempts.
+and scales this peak to the present size of the data. The base of the formula does not change, and the rest
+of the peak grows with rows × columns. A dataset uses more memory if its memory limit is larger. Therefore
+Gridmill ignores an attempt of a dataset if its limit was more than {enough:g} times the limit with which
+another attempt succeeded. The peak of a dataset grows only with the power {spilled:g} of the number of rows.
+If the data is more than {near:g} times as large as in every earlier attempt, Gridmill also computes the
+estimate of the formula. In this case, the estimate is at most the largest earlier peak, multiplied by the
+growth of the data. If the resource has several pods on a node, Gridmill limits the memory of a dataset so
+that all these pods fit on the node. This limit does not apply if an earlier attempt of the dataset ran out
+of memory. Expected times are the median of the newest {recent} attempts.
 
 ## Times and counts
 
@@ -70,11 +73,14 @@ exceeded its memory. Expected times are the median of the newest {recent} attemp
 |---|---|
 | jobs that run in one pod at the same time | {jobs} for each CPU, at least {fewest} |
 | time after which capacity is reserved for a waiting job | {reserve} |
-| step in which a deployment's memory grows | {deployment}, from {floor} (or 1/{share} of a small machine) |
+| step in which a deployment's memory grows | {deployment}; \
+the smallest deployment has {floor} (or 1/{share} of the memory of a small machine) |
 | time that a deployment stays up after its last job (`keep`) | {keep} |
 | time before another attempt after a failure | {first}, then twice as long each time, at most {longest} |
-| memory of the next attempt after a job exceeded its memory | {growth} times, at most the site's memory |
-| memory after each further excess of an estimated size | {later} times, at most the site's memory |
+| memory of the next attempt after a job exceeded its memory | \
+{growth} times the memory of the failed attempt, at most the site's memory |
+| memory of the next attempt after the job exceeded an estimated size again | \
+{later} times the memory of the failed attempt, at most the site's memory |
 | number of attempts of a job that can be lost with their pods | {losses} |
 | states of the jobs that a resumed run repeats | {again} |
 """

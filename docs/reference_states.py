@@ -32,7 +32,7 @@ SECTIONS: tuple[tuple[str, str, Mapping[Any, frozenset[Any]], Mapping[StrEnum, s
         {
             RunState.ACTIVE: "Jobs run or wait.",
             RunState.STOPPING: "Somebody stopped the run, and its running jobs are ending.",
-            RunState.SUCCEEDED: "All jobs succeeded, or were unchanged or skipped without a failure.",
+            RunState.SUCCEEDED: "Each job succeeded, was unchanged, or was skipped although no job failed.",
             RunState.FAILED: "At least one job of the run failed.",
             RunState.STOPPED: "The run was stopped before its end.",
         },
@@ -40,16 +40,16 @@ SECTIONS: tuple[tuple[str, str, Mapping[Any, frozenset[Any]], Mapping[StrEnum, s
     (
         "Jobs of a run",
         "Each job has a state within its run. "
-        "If a run is resumed, it can repeat jobs, also jobs that succeeded before.",
+        "A resumed run can repeat its jobs, even jobs that succeeded before.",
         state.JOB_MOVES,
         {
-            JobState.BLOCKED: "Other jobs that the job needs have not ended yet.",
+            JobState.BLOCKED: "At least one job that this job needs has not ended yet.",
             JobState.WAITING: "The job could start, but no resource has enough free capacity yet.",
-            JobState.RUNNING: "An attempt of the job is placed on a pod or runs.",
+            JobState.RUNNING: "An attempt of the job is assigned to a pod, or is running.",
             JobState.SUCCEEDED: "The job ended without an error, and its result is committed.",
             JobState.UNCHANGED: "A version with the same fingerprint existed and was restored.",
             JobState.FAILED: "The last attempt failed, and no retry is left.",
-            JobState.SKIPPED: "Another job that the job needs did not succeed, or has no rows yet.",
+            JobState.SKIPPED: "A job that this job needs did not succeed, or has no rows yet.",
             JobState.STOPPED: "The job or its whole run was stopped.",
         },
     ),
@@ -58,7 +58,7 @@ SECTIONS: tuple[tuple[str, str, Mapping[Any, frozenset[Any]], Mapping[StrEnum, s
         "An attempt is one execution of a job. An attempt that has ended never changes.",
         state.ATTEMPT_MOVES,
         {
-            AttemptState.PLACED: "The attempt is committed, and may not have reached its pod yet.",
+            AttemptState.PLACED: "The attempt is committed, but its pod may not have received it yet.",
             AttemptState.RUNNING: "The process of the attempt runs.",
             AttemptState.SUCCEEDED: "The process ended without an error, and its result is committed.",
             AttemptState.FAILED: "The attempt ended with an error; its cause is recorded.",
@@ -94,7 +94,7 @@ CAUSES: Mapping[Cause, str] = {
     Cause.EXIT: "The program of the job ended with an error.",
     Cause.MEMORY: "The attempt used more memory than its limit.",
     Cause.SHORTAGE: "The pod or the machine ran out of memory, although the attempt was within its limit. "
-    "The next attempt has the same size.",
+    "The next attempt has the same memory limit.",
     Cause.TIMEOUT: "The attempt took longer than its `timeout`.",
     Cause.SIGNAL: "The program was ended by a signal that Gridmill did not send.",
     Cause.STOPPED: "The run or the attempt was stopped.",

@@ -37,8 +37,8 @@ class Settings:
     """GRIDMILL_GRACE: The time between SIGTERM and SIGKILL when a job is stopped or exceeds its `timeout`.
     Example: `GRIDMILL_GRACE=30s`"""
     observe_seconds: float = 1.0
-    """GRIDMILL_OBSERVE: The time between two queries of a site about its pods. One query covers all pods.
-    Example: `GRIDMILL_OBSERVE=5s`"""
+    """GRIDMILL_OBSERVE: The time between two queries of a site about its pods. Each query covers all pods of
+    the site. Example: `GRIDMILL_OBSERVE=5s`"""
     memory_bytes: int | None = None
     """GRIDMILL_MEMORY: The memory that the local site can use. Default: 80 % of the memory of the machine or
     of the cgroup. Example: `GRIDMILL_MEMORY=16GiB`"""
@@ -49,20 +49,21 @@ class Settings:
     """GRIDMILL_GPU_SHARES: The number of jobs that can share each GPU of the local site. Each GPU counts as
     this number of GPUs. Default: `1`. Example: `GRIDMILL_GPU_SHARES=2`"""
     bucket_hosts: tuple[str, ...] = ()
-    """GRIDMILL_BUCKET_HOSTS: Hosts on a farm's own machine whose buckets the farm may open, separated by
-    commas. Default: none. Example: `GRIDMILL_BUCKET_HOSTS=minio,10.0.0.5`"""
+    """GRIDMILL_BUCKET_HOSTS: Hosts, separated by commas, whose bucket servers run on the own machine of a
+    farm. The farm may open the buckets of these servers. Default: none. Example:
+    `GRIDMILL_BUCKET_HOSTS=minio,10.0.0.5`"""
     farm_folders: tuple[str, ...] = ()
     """GRIDMILL_FARM_FOLDERS: Further folders to which jobs of a farm's tenants may write, separated by `:`.
     Default: only the folders of the tenant. Example: `GRIDMILL_FARM_FOLDERS=/scratch`"""
     cgroups: bool = True
-    """GRIDMILL_CGROUPS: Whether jobs run in cgroups where the machine permits it. With `0`, a guard samples
-    the memory of jobs instead. Default: `1`. Example: `GRIDMILL_CGROUPS=0`"""
+    """GRIDMILL_CGROUPS: Whether jobs run in cgroups where the machine permits it. With `0`, a guard process
+    measures the memory of jobs instead. Default: `1`. Example: `GRIDMILL_CGROUPS=0`"""
     zygote: bool = True
     """GRIDMILL_ZYGOTE: Whether jobs of the built-in kinds are forked from a process that is already running.
     With `0`, each job starts a new process. Default: `1`. Example: `GRIDMILL_ZYGOTE=0`"""
     history_seconds: float = HISTORY_DAYS * DAY_SECONDS
-    """GRIDMILL_HISTORY: Finished runs, logs and reports are kept up to this age. `gridmill clean` deletes
-    older runs, logs and reports. Example: `GRIDMILL_HISTORY=30d`"""
+    """GRIDMILL_HISTORY: The age up to which finished runs, logs and reports are kept. `gridmill clean`
+    deletes older runs, logs and reports. Example: `GRIDMILL_HISTORY=30d`"""
     disk_reserve_bytes: int | None = None
     """GRIDMILL_DISK_RESERVE: Space that Gridmill keeps free on the disks of the home and the storage root.
     While less space is free, no attempt starts. `0` reserves nothing. Default: 5 % of the file system, at
@@ -74,12 +75,13 @@ class Settings:
     """GRIDMILL_JOB_FILES: Number of files and folders that one attempt may create. The field `disk_files` of
     a job can only lower this limit. Default: no limit. Example: `GRIDMILL_JOB_FILES=100000`"""
     log_job_bytes: int = JOB_LOG_BYTES
-    """GRIDMILL_LOG_JOB: Maximum size of a job's log in one run. Of a longer log, Gridmill keeps the
-    beginning and the end, each with half of this size. Default: 256 MiB. Example:
+    """GRIDMILL_LOG_JOB: Maximum size of a job's log in one run. If a log is longer, Gridmill keeps its
+    beginning and its end, each with half of this size. Default: 256 MiB. Example:
     `GRIDMILL_LOG_JOB=64MiB`"""
     log_home_bytes: int = HOME_LOG_BYTES
-    """GRIDMILL_LOG_HOME: The disk space for all logs of a home. The logs of the runs whose last line is
-    oldest are deleted first. Default: 8 GiB. Example: `GRIDMILL_LOG_HOME=2GiB`"""
+    """GRIDMILL_LOG_HOME: The disk space for all logs of a home. If the logs need more space, Gridmill first
+    deletes the logs of those runs that have written no line for the longest time. Default: 8 GiB. Example:
+    `GRIDMILL_LOG_HOME=2GiB`"""
     token: str = field(default="", repr=False)
     """GRIDMILL_TOKEN: Token of the grid to which `gridmill join` adds this machine as a node. Default: none.
     Example: `GRIDMILL_TOKEN=TOKEN`"""

@@ -87,13 +87,13 @@ class Connected:
         self._grid_connection.close()
 
     def release(self) -> None:
-        """Declare that this client starts no more runs. After this, a control node that ends together with
+        """Declare that this client starts no more runs. After this call, a control node that was started for
         its clients can end idle pods earlier. The client can still read records. This call is optional."""
         self._grid_connection.release()
 
     def wait_for_end(self, seconds: float) -> bool:
-        """Wait for the end of the control node. Return False if the control node is still running after the
-        given time."""
+        """Wait for the end of the control node. Return False if the control node is still running after
+        `seconds`."""
         return self._grid_connection.wait_for_end(seconds)
 
     def __enter__(self) -> Self:

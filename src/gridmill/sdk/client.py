@@ -72,8 +72,8 @@ class ShareVerbs(Connected):
         memory: int | str | None = None,
         gpus: int | None = None,
     ) -> ProjectView:
-        """Create a project, or replace the share and the quota of a project. A limit of the quota has a
-        value such as `memory="64GB"`, or None for no limit.
+        """Create a project, or replace the share and the quota of a project. Each limit of the quota is a
+        value such as `memory="64GB"`, or None if there is no limit.
 
         Raises InputError.
         """
@@ -141,7 +141,8 @@ class SinkVerbs(Connected):
     """Client methods for sinks."""
 
     def list_alterations(self, name: str | None = None, *, limit: int | None = None) -> Listing[Alterations]:
-        """List the alterations of a single sink (`pipeline/job`) or of all sinks."""
+        """List the alterations, which are the parts that were added to sinks later, of a single sink
+        (`pipeline/job`) or of all sinks."""
         return Listing(partial(self.grid.alterations, name=name), limit=limit)
 
     def list_load_tasks(self, name: str | None = None, *, limit: int | None = None) -> Listing[LoadTask]:
@@ -246,7 +247,7 @@ class BackfillVerbs(Connected):
         """Start a backfill and return immediately. A backfill runs a pipeline (a file, or the name of a
         known pipeline) for each chunk of a time range.
 
-        `begins` and `ends` (exclusive) are ISO 8601 texts. If a text has no offset, it is in the time zone
+        `begins` and `ends` (exclusive) are ISO 8601 texts. A time without an offset is in the time zone
         `zone`. `every` is the length of a chunk ("7d", "1mo", or seconds). If `every` is None, a single
         chunk covers the complete range. At most `parallel` chunks run at the same time. Chunks of complete
         days and months follow the calendar of `zone`.
@@ -284,8 +285,8 @@ class BackfillVerbs(Connected):
         return self._ask(lambda grid: grid.start_backfill(backfill, chunks))
 
     def resume_backfill(self, name: str) -> BackfillView:
-        """Continue a stopped backfill and repeat its failed chunks, with the pipeline as it was declared at
-        the last start."""
+        """Continue a stopped backfill and repeat its failed chunks. The chunks use the declaration of the
+        pipeline with which the backfill was last started."""
         return self._ask(lambda grid: grid.start_backfill(replace(grid.backfill(name).backfill, force=False)))
 
     def stop_backfill(self, name: str) -> BackfillView:
@@ -335,9 +336,9 @@ class ResourceVerbs(Connected):
         size.
 
         Sizes are texts or plain numbers (bytes, seconds), for example `rows="1M"`, `memory="4GiB"` or
-        `keep="10m"`. `settings`, such as `{"partition":"gpu"}`, depend on the kind of the site, and override
-        the settings of the site. `staging` selects how data is transferred to a farm. Raises InputError,
-        CapacityError.
+        `keep="10m"`. `settings`, such as `{"partition":"gpu"}`, override the settings of the site; the names
+        of the settings depend on the kind of the site. `staging` selects how data is transferred to a farm.
+        Raises InputError, CapacityError.
         """
         sizes = {"rows": rows, "columns": columns, "cpus": cpus, "memory": memory, "gpus": gpus}
         others = {"workers": workers, "keep": keep, "jobs": jobs, "settings": settings, "staging": staging}
@@ -478,8 +479,8 @@ class Client(
         return find_noun(self.grid, read_noun(noun), name)
 
     def list_pipelines(self, *, limit: int | None = None) -> Listing[Pipeline]:
-        """List pipelines by name. A pipeline is returned as it was applied last, or as it was run last if it
-        was never applied."""
+        """List pipelines by name. For each pipeline, the list contains the declaration that was applied
+        last, or the declaration of the last run if the pipeline was never applied."""
         return Listing(self.grid.pipelines, limit=limit)
 
     def remove_pipeline(self, name: str) -> None:

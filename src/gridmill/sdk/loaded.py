@@ -99,7 +99,7 @@ class Version:
         """Return the rows as an Arrow table. With `columns`, the table has only these columns. With `split`,
         the table has only the rows of this split of a dataset (`train`, `validation` or `test`).
 
-        Raises InputError for unknown columns and splits, StorageError.
+        Raises InputError for unknown columns and splits, and StorageError if a file cannot be read.
         """
         self._need(TABLES, "rows")
         path = self.path

@@ -105,7 +105,7 @@ _VIEW_SHARE = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """A reading of a watched run: its current state, and the events since the previous tick."""
+    """The state of a watched run at one moment, and the events since the previous tick."""
 
     view: RunView
     events: tuple[Event, ...]
@@ -137,9 +137,9 @@ class RunVerbs(Connected):
         the method returns after the end of the run. If this process ends before the run, the run is stopped.
         `set` sets the values of parameters.
 
-        With `adopt`, a name of a pipeline that belongs to another folder is assigned to the folder of this
-        file. The function `on_tick` is called several times per second. With `check`, JobError is raised if
-        the run does not succeed.
+        With `adopt`, if the name of the pipeline belongs to another folder, the name is assigned to the
+        folder of this file. The function `on_tick` is called several times per second. With `check`,
+        JobError is raised if the run does not succeed.
         """
         prepared = self.prepare(pipeline, set)
 
@@ -160,10 +160,11 @@ class RunVerbs(Connected):
         """Return the pipeline in the form in which the control node accepts it: the file is read, the
         parameters are filled in, and the code bundle is uploaded.
 
-        If `pipeline` is the name of an applied pipeline, the pipeline is used as it was applied last. If the
-        pipeline was only run, its file is read again. If the file does not declare the pipeline any more,
-        the pipeline is used as in its last run, with a warning. If the function `note` is given, it is
-        called with a text that states which declaration is used, and no warning is issued.
+        If `pipeline` is the name of an applied pipeline, the method uses the declaration that was applied
+        last. If the pipeline was run but never applied, the method reads its file again. If the file does
+        not declare the pipeline any more, the method uses the declaration of the last run and issues a
+        warning. If the function `note` is given, the method calls it with a text that states which
+        declaration is used, and issues no warning.
         """
         if is_name(pipeline):
             return self._by_name(str(pipeline), set, note)
@@ -195,8 +196,8 @@ class RunVerbs(Connected):
         self, file: Source, *, set: Mapping[str, Any] | None = None, adopt: bool = False
     ) -> tuple[Kept, ...]:
         """Store the records of a file (pipelines, resources, sites) without running anything, and return
-        these records. With `adopt`, the name of a pipeline that belongs to another folder is assigned to the
-        folder of the file. Raises ConflictError if the name of a pipeline belongs to another folder."""
+        these records. With `adopt`, if the name of a pipeline belongs to another folder, the name is
+        assigned to the folder of the file. Without `adopt`, such a name raises ConflictError."""
         if isinstance(file, Pipeline):
             return (self.grid.apply(self.prepare(file), adopt=adopt),)
         return tuple(self._keep(noun, adopt=adopt) for noun in read_all(Path(file), set))
@@ -246,11 +247,11 @@ class RunVerbs(Connected):
         return tick.view
 
     def watch(self, run: str, *, after: str = "", every_seconds: float = 0.5) -> Iterator[Tick]:
-        """Yield ticks, at least one each `every_seconds`, until the run has ended and all events were
-        yielded. With `after`, only events after the event with this id are yielded.
+        """Yield ticks, at least one tick each `every_seconds`, until the run has ended and all its events
+        were yielded. `after` is the id of an event; the ticks contain only later events.
 
         If the control node ends before the run, the next control node of the home continues the run. This
-        client may start the next control node.
+        client starts it if necessary.
         """
         view = self.status(run)
         run_id, look_again, held = view.run.id, 0.0, tuple[Event, ...]()
@@ -274,8 +275,8 @@ class RunVerbs(Connected):
             held = ()
 
     def newest_event(self, run: str) -> str:
-        """Return the id of the newest event of a run, for `watch(after=...)`. The result is empty if there
-        is no event."""
+        """Return the id of the newest event of a run, for `watch(after=...)`. If the run has no event yet,
+        the method returns an empty text."""
         return self.status(run).last_event
 
     def _looked_again(self, view: RunView) -> RunView:
@@ -287,11 +288,11 @@ class RunVerbs(Connected):
     def events(
         self, run: str, job: str | None = None, *, follow: bool = False, after: str = ""
     ) -> Iterator[Event]:
-        """Yield the stored events of a run or of a single job, in order. With `follow`, continue until the
-        run ends.
+        """Yield the stored events of a run or of a single job, in order. With `follow`, the method yields
+        further events until the run ends.
 
-        `after` is the id of an event. Only events after the event `after` are yielded. A program that was
-        interrupted can continue after its last event. Raises InputError for an invalid event id.
+        `after` is the id of an event, and only later events are yielded. An interrupted program can
+        therefore continue after the last event that it read. Raises InputError for an invalid event id.
         """
         view = self.status(run)
         if job is not None:
@@ -320,9 +321,10 @@ class RunVerbs(Connected):
         """Yield log lines without newlines. If several jobs are selected, the lines have the form `JOB |
         line`. A line of a log ends only at a newline character.
 
-        With `tail`, only this number of last lines is yielded. With `search`, only lines that contain this
-        text are yielded. `after` and `until` are offsets in the log between which lines are yielded. If text
-        of the log was dropped, a line in brackets with the size of this text is yielded in its place.
+        With `tail`, only the last `tail` lines are yielded. With `search`, only lines that contain this text
+        are yielded. If `after` or `until` is given, only the lines between these offsets in the log are
+        yielded. If text of the log was dropped, a line in brackets with the size of this text is yielded in
+        its place.
         """
         entries = self.log_entries(
             run, job, follow=follow, tail=tail, after=after, until=until, search=search
@@ -344,9 +346,10 @@ class RunVerbs(Connected):
         until: int | None = None,
         search: str = "",
     ) -> Iterator[LogEntry]:
-        """Yield the log entries of jobs, in order. With `follow`, continue until the run ends.
+        """Yield the log entries of jobs, in order. With `follow`, the method yields further entries until
+        the run ends.
 
-        With `tail`, only the last entries are yielded, which contain at least this number of lines. `after`
+        With `tail`, only the last entries are yielded, as many as contain at least `tail` lines. `after`
         is the id of an entry, or any offset in bytes. `until` is an offset. With `search`, only lines that
         contain this text are yielded. Raises InputError.
         """
