@@ -52,7 +52,7 @@ The name of the job `a-b` is written `A_B`. |
 if the job uses due times. |
 | `TMPDIR` | Path of a temporary folder, which is deleted after the attempt. |
 | `OMP_NUM_THREADS` and similar | Number of threads, computed from the CPUs of the attempt. |
-| `CUDA_VISIBLE_DEVICES` | Numbers of the GPUs of the attempt; empty if the resource has no GPUs. |
+| `CUDA_VISIBLE_DEVICES` | The GPUs that the attempt can use; empty if its resource has no GPUs. |
 | `PYTHONUNBUFFERED` | `1`, so that printed lines appear in the log immediately. |
 | {quiet} | Values that turn off telemetry and update checks. |
 
