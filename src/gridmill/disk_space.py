@@ -16,7 +16,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The error numbers (errno) of a full disk and of an exceeded disk quota."""
 _MOST_RESERVE_BYTES, _RESERVE_SHARE = GIB, 20
 _MOST_RESERVE_FILES, _RESERVE_FILES_SHARE = 10_000, 100
-_BLOCK_BYTES = 512  # the unit of st_blocks
+_BLOCK_BYTES = 512  # stat(2) counts st_blocks in this unit, whatever the block size of the file system is
 
 
 def space_of(place: str, path: Path | str, reserve_bytes: int | None = None) -> DiskSpace:

@@ -65,11 +65,12 @@ CHECKS: Mapping[str, str] = {
 }
 """Functions that take a Site and raise InputError for errors that can be found before the site is
 contacted."""
-STORES: Mapping[str, str] = {  # keyed by the scheme of GRIDMILL_STORE
+STORES: Mapping[str, str] = {
     "memory": "gridmill.stores.memory:make",
     "sqlite": "gridmill.stores.sql:make",
     "postgresql": "gridmill.stores.sql:make",
 }
+"""The functions that open a record store, by the scheme of the URL in GRIDMILL_STORE."""
 FAULTS: Mapping[str, str] = {"store": "gridmill.testing.faults:with_faults"}
 """The functions that inject faults for tests. Each of these functions takes the real adapter and the name of
 a fault."""

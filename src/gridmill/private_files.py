@@ -23,5 +23,5 @@ def remove_tree(folder: Path) -> None:
     repeated."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
-    except RecursionError:  # too deep for recursion, or for a path
+    except RecursionError:  # the tree is too deep for Python's recursion or for a path, but not for rm
         subprocess.run(["rm", "-rf", "--", str(folder)], check=False, stderr=subprocess.DEVNULL)

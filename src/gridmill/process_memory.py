@@ -15,7 +15,8 @@ from gridmill.domain.amounts import MIB
 LARGE_BYTES = MIB
 """If a request has at least this many bytes, its memory is returned to the system after the answer."""
 _AREAS = 2
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # option numbers from malloc.h
+# the option numbers from malloc.h, because mallopt() is called without its header file
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 
 
 def share_memory_areas() -> None:

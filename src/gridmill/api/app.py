@@ -140,7 +140,7 @@ def _named(part: object) -> set[str]:
     return set[str]().union(*map(_named, part)) if isinstance(part, list) else set[str]()
 
 
-async def _health() -> dict[str, str]:  # without a thread, because all threads may be busy
+async def _health() -> dict[str, str]:  # answered without a thread, because all threads may be busy
     return {"status": "ok"}
 
 

@@ -197,7 +197,7 @@ class _Request:
                 return None
             arguments[name] = value
         if arguments.get("search"):
-            return None  # a search can read a whole log
+            return None  # not a quick read, because a search can read a whole log
         wait = arguments.pop("wait_seconds", 0.0)
         return _Call(name=self._name, arguments=arguments, wait_seconds=wait)
 

@@ -21,7 +21,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 from gridmill.ports.grid import Grid
 
-Hint: TypeAlias = Any  # a type expression: typing has no type for it
+Hint: TypeAlias = Any  # Any, because `typing` has no type for type expressions
 Unknown: TypeAlias = tuple[tuple[str | int, ...], tuple[str, ...]]
 """The path of an unknown field, and the names of the fields that are allowed at this path."""
 
@@ -55,7 +55,7 @@ async def _json(request: Request) -> object:
     try:
         return await request.json()
     except (JSONDecodeError, UnicodeDecodeError, RecursionError):
-        return None  # FastAPI refuses invalid JSON
+        return None  # an invalid body counts as no body, which FastAPI refuses
 
 
 def _body_hint(route: APIRoute) -> Hint | None:

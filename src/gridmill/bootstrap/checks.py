@@ -110,7 +110,8 @@ def _farm_answer(kept: CredentialFiles) -> tuple[bool, str]:
     if abs(apart_seconds) > _APART_SECONDS:
         later = "ahead" if apart_seconds > 0 else "behind"
         return False, f"{summary}; its clock is {abs(apart_seconds):.0f} s {later}: set one of the two clocks"
-    return True, "; ".join((summary, *look.warnings))  # lost results are shown; the farm itself is healthy
+    # lost results only cause warnings, because the farm itself is healthy
+    return True, "; ".join((summary, *look.warnings))
 
 
 def _farm_summary(look: FarmStatus) -> str:

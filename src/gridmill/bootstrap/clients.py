@@ -48,7 +48,7 @@ class _PreloadedReport:
 
 def _compile_report() -> None:
     """Compiles the templates of the report in advance, so that the first report is fast."""
-    # this import loads Jinja, which most commands do not need
+    # imported here, because it loads Jinja, which most commands do not need
     from gridmill.report.render import compile_template
 
     compile_template()

@@ -64,7 +64,8 @@ def serve_farm(
     """Runs a farm until the end of the `with` block. After the block, the pods of the farm continue to run.
     Raises InputError, UnavailableError, HomeInUseError, StorageError."""
     _want_tls()
-    from gridmill.farm.main import start  # this import also loads `cryptography`
+    # imported here, because it loads `cryptography`, which may not be installed
+    from gridmill.farm.main import start
 
     size_bytes, files = limits
     with lock_home(settings.home):
@@ -111,7 +112,8 @@ class _TenantRecords:
         return _invite(self.records, name)
 
     def revoke(self, name: str) -> None:
-        from gridmill.farm.join import revoke  # this import also loads `cryptography`
+        # imported here, because it loads `cryptography`, which may not be installed
+        from gridmill.farm.join import revoke
 
         revoke(self.records, name)
 
@@ -130,7 +132,8 @@ def open_desk(settings: Settings) -> Iterator[TenantRecords]:
 
 
 def _invite(records: RecordStore, name: str = "") -> str:
-    from gridmill.farm.join import invite  # this import also loads `cryptography`
+    # imported here, because it loads `cryptography`, which may not be installed
+    from gridmill.farm.join import invite
 
     return invite(records, time.time(), name)
 

@@ -203,7 +203,7 @@ def _with_settings(control: Control, here: Site, gpu_shares: int, marks: Mapping
     of each GPU."""
     site = control.ledger.find(Site, here.name)
     mark = site.settings.get("store") if site else None
-    # used if the record with the mark is damaged
+    # if the record with the mark is damaged, the mark that occurs most often replaces it
     mark = mark or max(marks, key=marks.__getitem__, default=None)
     shares = {GPU_SHARES: str(gpu_shares)} if gpu_shares > 1 else {}
     return replace(here, settings={**here.settings, **shares, "store": mark or secrets.token_hex(8)})
@@ -296,7 +296,8 @@ def _wire(
     watch = partial(_watch_disk, service, over, warn)
     threading.Thread(target=watch, name="disk", daemon=True).start()
     node.wake()
-    if embedded:  # an embedded control node ends as soon as it can
+    # no sweep, because an embedded control node ends as soon as it can; it only checks the store once a day
+    if embedded:
         check = partial(_check_daily, service, settings.home / "store.checked", warn)
         threading.Thread(target=check, name="check", daemon=True).start()
     else:
@@ -401,7 +402,7 @@ def read(settings: Settings) -> EmbeddedNode:
     make_home(settings.home)
     store = open_store(settings)
     site: SitePort = find("sites", "local")(settings)
-    # no pod connects to this address
+    # no link server is needed, because no pod connects to a control node that only reads
     control = _control(settings, store, site, NullLinkServer(), warn, secret=b"")
     control.ledger.load()
     summarize(control.problems, store)

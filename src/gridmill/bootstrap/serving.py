@@ -66,11 +66,12 @@ def serve_node(
     raise_open_files()
     share_memory_areas()
     with ExitStack() as ending:
-        # before another control node ends to make way for this one
+        # listens first: if the address is in use, the other control node must not end to make way for this
+        # one
         listener = _listen(settings.home, *address) if address else None
         ending.callback(listener.close) if listener else None
         make_home(settings.home)
-        # until the announcement is written, so that the next process that asks sees it
+        # held until the announcement is written, so that the next process that asks sees it
         with asking(settings.home):
             node = _own(settings, take_over, say)
             ending.callback(node.close, tear_down=False)
@@ -158,7 +159,7 @@ def _listen(home: Path, host: str, port: int) -> socket.socket:
         return listen_at(host, port)
     except UnavailableError:
         if (home / "control.lock").exists():
-            # a control node that is starting writes its announcement before this block begins
+            # a control node that is starting holds this lock until it has written its announcement
             with asking(home):
                 _want_unowned(home)
         raise

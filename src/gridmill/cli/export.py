@@ -53,7 +53,7 @@ def export(
         loaded.write(sys.stdout.buffer, format=format or "csv", columns=names, split=split or None)
         return
     rows = loaded.write(Path(to), format=format or None, columns=names, split=split or None, replace=force)
-    size = Path(to).stat().st_size  # the size of a pipe is 0
+    size = Path(to).stat().st_size  # taken from the file system, which reports the size 0 for a pipe
     if json:
         return emit(
             {"version": loaded.id, "path": str(Path(to).absolute()), "rows": rows, "size_bytes": size}

@@ -49,12 +49,12 @@ def _explain(error: GridmillError, *, as_json: bool) -> int:
 
 def _defect(error: Exception) -> InternalError:
     """Write the traceback to a file, and return an error that names the file."""
-    import tempfile  # these imports load a dozen modules that hardly any command needs
+    import tempfile  # imported here, because these modules load a dozen modules that hardly any command needs
     import time
     import traceback
 
     text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sys.argv}\n{''.join(traceback.format_exception(error))}\n"
-    # the settings themselves may be invalid
+    # read from the environment, because the settings themselves may be invalid
     home = Path(os.environ.get("GRIDMILL_HOME") or Path.home() / ".gridmill")
     for folder in (home, Path(tempfile.gettempdir())):
         path = folder / "gridmill-errors.log"

@@ -264,7 +264,8 @@ def stop(
     with session(context) as client:
         view = client.stop(names[0], names[1] if len(names) == 2 else None)
         if view.run.state == RunState.STOPPING and client.control().embedded:
-            view = client.wait(view.run.id)  # the control node ends with its last client, perhaps this one
+            # waits, because the control node ends with its last client, which may be this one
+            view = client.wait(view.run.id)
     return emit(view) if json else print(f"{view.run.id} {view.run.state}")
 
 

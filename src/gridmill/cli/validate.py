@@ -63,7 +63,8 @@ def validate(
 def look(file: Path, values: Mapping[str, str], host: Host) -> ValidationResult:
     """Check a pipeline file and its data, and return all problems. The function raises no error for a
     problem of the file or its data."""
-    from gridmill.declarations import read_declarations as read  # this import loads YAML and Pydantic
+    # imported here, because it loads YAML and Pydantic
+    from gridmill.declarations import read_declarations as read
 
     try:
         nouns: tuple[Any, ...] = read(file, set_values=values, awaiting=True)

@@ -51,7 +51,8 @@ def restoration(found: RootRecords, store: Store, now: float) -> Restoration:
     wanted += [_declared(one, now) for one in found.declared]
     if found.mark:
         wanted.append(Site(name=LOCAL, kind=SiteKind.LOCAL, settings={"store": found.mark}))
-    newest = {(type(noun), key_of(noun)): noun for noun in wanted}  # the last provenance of a key is used
+    # a key can occur several times, and its last provenance is the valid one
+    newest = {(type(noun), key_of(noun)): noun for noun in wanted}
     lacking = [noun for noun in newest.values() if store.get(type(noun), key_of(noun)) is None]
     told = [noun for noun in newest.values() if _is_told(noun)]
     return Restoration(

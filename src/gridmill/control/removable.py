@@ -143,7 +143,8 @@ Rubbish = tuple[ReclaimableItem, DiskItem]
 class GarbageSnapshot:
     """The records that garbage collection needs to decide which records and files are deleted, read once."""
 
-    artifacts: tuple[Artifact, ...]  # newest first
+    artifacts: tuple[Artifact, ...]
+    """All versions, with the newest version first."""
     runs: tuple[Run, ...]
 
     @property
@@ -215,7 +216,7 @@ def unused_files(
     the time `before` can be deleted even if its record exists."""
     idle = not catalog.ledger.snapshot.runs
     lost = may_have_lost_versions(catalog.ledger)
-    pods = catalog.ledger.snapshot.places.owners  # their journals may still be read
+    pods = catalog.ledger.snapshot.places.owners  # the journals of these pods may still be read
     bundles = _bundles_wanted(catalog.ledger, records, before)
     kept, removed = (
         records.kept_uris,
@@ -317,7 +318,7 @@ def _why_output(ledger: Ledger, uri: str, removed: set[str]) -> str:
     record = ledger.store.get(Attempt, attempt_id)
     attempt = record.noun if record is not None else None
     if isinstance(attempt, Attempt) and attempt.run_id in ledger.snapshot.runs:
-        return ""  # the outputs of parts may still be combined
+        return ""  # kept, because the run may still combine the outputs of the parts of its jobs
     if isinstance(attempt, Attempt) and attempt.state not in LIVE_ATTEMPTS and attempt.ended is not None:
         return f"its attempt {attempt.state}"
     return ""

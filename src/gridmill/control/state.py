@@ -276,7 +276,8 @@ class DiskState:
     spaces: tuple[DiskSpace, ...] = ()
     evicted_bytes: int = 0
     evicted_items: int = 0
-    next_eviction: float = 0.0  # monotonic seconds
+    next_eviction: float = 0.0
+    """The monotonic time of the next eviction, in seconds."""
 
     @property
     def shortage(self) -> str:

@@ -18,6 +18,6 @@ __all__ = [
 
 def json_schema() -> dict[str, Any]:
     """Returns the JSON Schema (draft 2020-12) of pipeline files."""
-    from gridmill.declarations import schema_export  # this import loads Pydantic
+    from gridmill.declarations import schema_export  # imported here, because it loads Pydantic
 
     return schema_export.json_schema()

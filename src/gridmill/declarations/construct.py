@@ -136,7 +136,7 @@ def _arguments(noun: type, given: Sequence[object], named: Mapping[str, object])
             and not fields_of_noun[name].required
             and fields_of_noun[name].default is None
         ):
-            continue  # the same as an argument that is not passed
+            continue  # left out, because None means the same as an argument that is not passed
         made.put(name, to_value(value, names=name in fields_of_noun and _are_named(fields_of_noun[name])))
     return made
 
@@ -237,7 +237,7 @@ def _scalar(value: object) -> Any:  # noqa: ANN401  see _Given.put
             return value.isoformat()
         case PathLike():
             return fspath(value)
-    item = getattr(value, "item", None)  # the booleans of NumPy
+    item = getattr(value, "item", None)  # a boolean of NumPy is no `bool`, but its `item` method returns one
     scalar = item() if callable(item) and getattr(value, "shape", None) == () else value
     return bool(scalar) if isinstance(scalar, bool) else scalar
 

@@ -17,7 +17,7 @@ from gridmill.domain.schedule import ScheduleSpec
 from gridmill.domain.source import SqlSource
 from gridmill.errors import InputError
 
-Noun: TypeAlias = Any  # any dataclass of gridmill.model
+Noun: TypeAlias = Any  # Any, because the record classes have no common base class
 
 POSITIVE = frozenset(
     {

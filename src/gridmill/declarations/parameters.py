@@ -52,8 +52,10 @@ class _TextKind(StrEnum):
 
     TEXT = "text"
     SHELL = "shell"
-    SQL = "sql"  # for Gridmill's own engine
-    QUERY = "query"  # for a database, with bound values
+    SQL = "sql"
+    """The statement is for Gridmill's own engine."""
+    QUERY = "query"
+    """The query is for a database, which receives the values separately from the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +140,8 @@ class _Substitution:
         self._document, self._awaiting = document, awaiting
         self._used: set[str] = set()
         self._times: dict[str, str] = {}
-        self._declared: dict[str, str] = {}  # the job of the file to which a job of a matrix belongs
+        self._declared: dict[str, str] = {}
+        """The job of the file to which each job of a matrix belongs."""
         self._words = self._parameters(given)
 
     def whole(self, value: YamlMapping) -> YamlMapping:

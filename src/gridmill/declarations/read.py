@@ -178,7 +178,7 @@ def reference(kind: Root, path: FieldPath) -> str:
     while True:
         try:
             section = noun_at(kind, path[:-1]).__name__.removesuffix("Spec")
-        except (KeyError, StopIteration):  # the path leads into a value
+        except (KeyError, StopIteration):  # the path leads into a value, so that it names no section
             path = path[:-1]
             continue
         return f"Its fields are listed in docs/reference/pipeline.md, section {section}."
@@ -236,7 +236,7 @@ def noun_at(kind: Root, path: FieldPath) -> type:
         hint = parts(noun)[str(step)].hint
         noun = next(nouns_in(hint))
         if origin_of(hint) in (tuple, Mapping):
-            next(steps)  # a name or an index
+            next(steps)  # skips the name or the index of an item, because the class of all items is the same
     return noun
 
 

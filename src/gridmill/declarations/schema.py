@@ -40,7 +40,7 @@ from gridmill.domain.sql_statement import Scalar
 from gridmill.domain.tuning import Range
 from gridmill.errors import InputError
 
-Hint: TypeAlias = Any  # a type expression, for which typing has no type
+Hint: TypeAlias = Any  # Any, because `typing` has no type for type expressions
 
 KINDS: Mapping[str, type] = {"pipeline": Pipeline, "resource": Resource, "site": Site}
 """The kinds of records that a document can declare. The keys are the fields that contain the name of the

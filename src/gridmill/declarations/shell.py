@@ -185,7 +185,7 @@ class _ShellScanner:
                 "a backslash is not allowed before a parameter",
                 "For a variable of the shell, write $${NAME}.",
             )
-        if reference is not None:  # an escaped $, then a brace
+        if reference is not None:  # `$${` stands for a brace of the shell, so the `$` must stay escaped
             self._out.append("\\${")
             self._position += 4
         else:
@@ -296,7 +296,7 @@ class _ShellScanner:
             self._push(_QuoteState.PARENTHESES)
         else:
             self._take()
-            if self._cases[-1]:  # the end of a `case` pattern
+            if self._cases[-1]:  # this parenthesis ends the pattern of a `case`, after which a command begins
                 self._word_begins = self._command_begins = True
             elif self.at in (_QuoteState.SUBSTITUTION, _QuoteState.PARENTHESES):
                 self._pop()

@@ -12,7 +12,8 @@ class Bottleneck(StrEnum):
 
     CPU = "cpu"
     DISK = "disk"
-    WAITING = "waiting"  # for the network, a lock, another process, a model that runs in another process
+    WAITING = "waiting"
+    """The job waits for the network, a lock, another process, or a model that runs in another process."""
 
 
 class ScalingLawKind(StrEnum):
@@ -20,7 +21,8 @@ class ScalingLawKind(StrEnum):
 
     AMDAHL = "amdahl"
     USL = "usl"
-    QUEUE = "queue"  # a part of the work is done by one worker at a time
+    QUEUE = "queue"
+    """A part of the work is done by one worker at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

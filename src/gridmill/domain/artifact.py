@@ -66,7 +66,8 @@ class Artifact:
     version.
     """
 
-    id: str  # pipeline/job@number
+    id: str
+    """The id of the version, in the form `pipeline/job@number`."""
     name: str
     number: int
     output: Output

@@ -32,7 +32,8 @@ class ChunkState(StrEnum):
     RUNNING = "running"
     FAILED = "failed"
     STOPPED = "stopped"
-    SKIPPED = "skipped"  # the whole chunk lies in an outage
+    SKIPPED = "skipped"
+    """The whole chunk lies in an outage, so no run loads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

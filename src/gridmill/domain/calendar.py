@@ -20,7 +20,8 @@ def zone_named(name: str, place: str = "") -> tzinfo:
         return UTC
     try:
         zone: tzinfo = import_module("zoneinfo").ZoneInfo(name)
-    except (KeyError, OSError, ValueError) as error:  # unknown; a folder of the database; an invalid name
+    # raised for an unknown name, for a folder of the database, and for an invalid name
+    except (KeyError, OSError, ValueError) as error:
         raise InputError(
             f"unknown time zone {name!r}",
             hint="Use a name of the time zone database, for example UTC or Europe/Amsterdam.",

@@ -34,7 +34,7 @@ _FIELDS: tuple[tuple[str, int, int, tuple[str, ...]], ...] = (
     ("hour", 0, 23, ()),
     ("day", 1, 31, ()),
     ("month", 1, 12, _MONTHS),
-    ("weekday", 0, 6, _DAYS),  # 7 also means Sunday
+    ("weekday", 0, 6, _DAYS),  # `_value` also accepts 7, because cron uses both 0 and 7 for Sunday
 )
 """The name, the smallest value and the largest value of a cron field, and the names of its values, starting
 with the smallest value."""
@@ -140,7 +140,7 @@ def _seconds(local: datetime) -> float:
     return (local - _EPOCH).total_seconds()
 
 
-# Expressions.
+# --- expressions
 
 
 def _local_times(expression: str, start: datetime, *, back: bool = False) -> Iterator[datetime]:
@@ -171,7 +171,7 @@ def _plain_field(text: str, name: str, least: int, most: int, names: tuple[str, 
 def _plain_term(term: str, name: str, least: int, most: int, names: tuple[str, ...]) -> str:
     match = _TERM.fullmatch(term)
     if match is None or (match[1] is None and match[4] is None):
-        return term  # one value, `*`, `L`, `5#2`
+        return term  # not a range and without a step: one value, `*`, `L`, or `5#2`
     step = int(match[4] or 1)
     if not 1 <= step <= most - least + 1:
         raise CronSimError(f"Bad {name}: a step of {step} is not between 1 and {most - least + 1}")

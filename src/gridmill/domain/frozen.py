@@ -19,7 +19,8 @@ _Method: TypeAlias = Callable[..., Any]
 _Fields: TypeAlias = Sequence[Field[Any]]
 _Writer: TypeAlias = Callable[[type, _Fields], Iterator[str]]
 
-_FACTORY = object()  # the argument that means the result of a field's default_factory
+_FACTORY = object()
+"""The argument that means the result of a field's default_factory."""
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
@@ -36,8 +37,10 @@ def dataclass(
 
 
 def _made(cls: type[T], *, frozen: bool, slots: bool, kw_only: bool) -> type[T]:
-    own = {name for name, value in vars(cls).items() if (name, value) != ("__hash__", None)}  # set by __eq__
-    cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise a signature is made
+    # Python itself sets `__hash__` to None in a class that defines `__eq__`
+    own = {name for name, value in vars(cls).items() if (name, value) != ("__hash__", None)}
+    # saves time: without a docstring, `dataclass` computes the signature of the class
+    cls.__doc__ = cls.__doc__ or cls.__name__
     made = dataclasses.dataclass(slots=slots, kw_only=kw_only, init=False, repr=False, eq=False)(cls)
     methods = {name: _later(made, name, writer) for name, writer in _WRITTEN[frozen].items()}
     for name, method in (_ALIKE[frozen] | (_PICKLED if frozen and slots else {}) | methods).items():
@@ -72,7 +75,8 @@ def _has_slot(made: type, field: Field[Any]) -> bool:
 
 
 def _init(made: type, fields: _Fields) -> Iterator[str]:
-    has_slots = all(_has_slot(made, field) for field in fields)  # this saves a third of the time
+    # setting the slots directly saves a third of the time
+    has_slots = all(_has_slot(made, field) for field in fields)
     return _init_with("set_{0}(self, {1})" if has_slots else "_set(self, {0!r}, {1})", made, fields)
 
 
@@ -177,7 +181,8 @@ _PICKLED: dict[str, _Method] = {"__getstate__": _state, "__setstate__": _restore
 
 
 if TYPE_CHECKING:
-    from dataclasses import replace as replace  # mypy knows the type of each field
+    # mypy checks the fields only for this name of the standard library
+    from dataclasses import replace as replace
 else:
 
     def replace(noun: Any, /, **changes: Any) -> Any:  # noqa: ANN401  any dataclass

@@ -169,7 +169,8 @@ class Job:
         """The kind of the job, which is the one kind whose spec is set. Raises InputError if the spec of no
         kind or of several kinds is set."""
         sink, dataset, training, prediction, command = _SPECS(self)
-        if command is not None and sink is dataset is training is prediction is None:  # most common kind
+        # compared first, because most jobs are commands
+        if command is not None and sink is dataset is training is prediction is None:
             return JobKind.COMMAND
         are_set = (
             sink is not None,
@@ -191,7 +192,8 @@ class Job:
     def spec(self) -> Spec:
         """The declaration of the one kind of job that is set."""
         sink, dataset, training, prediction, command = specs = _SPECS(self)
-        if command is not None and sink is dataset is training is prediction is None:  # most common kind
+        # compared first, because most jobs are commands
+        if command is not None and sink is dataset is training is prediction is None:
             one: Spec = command
         else:
             one = specs[_PLACE_OF[self.kind]]

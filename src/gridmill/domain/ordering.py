@@ -135,9 +135,8 @@ def with_precedence(
 def next_look(attained: float) -> float:
     """Return the run time of a running job at which its due time is computed again."""
     look = FIRST_LOOK_SECONDS
-    while (
-        look < attained + 1.0
-    ):  # 1 s more: rounding can make it slightly less, and the same time would follow again
+    # 1 s more, because rounding can make the result slightly less: the same time would be found again
+    while look < attained + 1.0:
         look *= LOOK_GROWTH
     return look
 

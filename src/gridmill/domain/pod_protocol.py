@@ -34,12 +34,20 @@ from gridmill.errors import InputError
 class EventType(StrEnum):
     """The types of events of a pod; braces contain the fields of the body."""
 
-    STARTED = "started"  # {pid}
-    LOG = "log"  # {stream: out|err|pod, text}: whole lines; text ends with a newline unless cut; a long text
-    # instead as {packed, size}: base64 of its UTF-8 compressed by zlib, and the bytes of its UTF-8
-    PROGRESS = "progress"  # {done, total, unit, note}; {phase: environment} before the job itself begins
-    METRIC = "metric"  # {name, value, step}
-    ENDED = "ended"  # {outcome}: see model.message.Outcome; always the attempt's last event
+    STARTED = "started"
+    """The process of an attempt was started. The body is {pid}."""
+    LOG = "log"
+    """An attempt wrote whole lines. The body is {stream: out|err|pod, text}, where the text ends with a
+    newline unless it is cut. For a long text, the body contains {packed, size} instead: `packed` is the
+    base64 code of its UTF-8 compressed by zlib, and `size` is the number of bytes of its UTF-8."""
+    PROGRESS = "progress"
+    """An attempt made progress. The body is {done, total, unit, note}, or {phase: environment} before the job
+    itself begins."""
+    METRIC = "metric"
+    """An attempt reported a metric. The body is {name, value, step}."""
+    ENDED = "ended"
+    """An attempt has ended. The body is {outcome}, see AttemptOutcome. This event is always the attempt's
+    last event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,20 +212,27 @@ class PodOrder:
 
     pod_id: str
     deployment_id: str
-    type: str  # JobKind
+    type: str
+    """The kind of the jobs that the pod runs, see JobKind."""
     secret: str
-    home: str  # folder for the pod's journal, attempts and caches
-    link: str  # unix:PATH | tls:HOST:PORT#FINGERPRINT | spool:FOLDER
+    home: str
+    """The folder for the journal, the attempts and the caches of the pod."""
+    link: str
+    """The address of the control node: unix:PATH, tls:HOST:PORT#FINGERPRINT or spool:FOLDER."""
     capacity: Amounts
     keep_seconds: float
     orphan_seconds: float = 3600.0
-    node: str = ""  # the planned node
-    settings: Mapping[str, str] = field(default_factory=dict)  # of the resource for its site
-    pinned: bool = False  # must run on `node`
-    lease_seconds: float | None = None  # the pod ends, with its jobs, after this time without a control node
+    node: str = ""
+    """The node on which the plan places the pod."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """The settings of the resource for its site."""
+    pinned: bool = False
+    """Whether the pod must run on `node`."""
+    lease_seconds: float | None = None
+    """The pod ends, together with its jobs, after this time without a control node."""
 
 
-# pod -> control node
+# --- messages from a pod to the control node
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
     """The first message that a pod sends. `attempts` has the state of every attempt that the pod knows
@@ -247,7 +262,7 @@ class Heartbeat:
     time: float
 
 
-# control node -> pod
+# --- messages from the control node to a pod
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
     """The answer to a Hello: all entries up to the journal number `acknowledged` are committed."""

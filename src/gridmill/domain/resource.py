@@ -137,7 +137,8 @@ class Measurement:
 
     attempt_id: str
     subject: str
-    job: str  # pipeline/job
+    job: str
+    """The job, in the form `pipeline/job`."""
     size: JobSize
     given: Amounts
     use: MeasuredUse

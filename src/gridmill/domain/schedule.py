@@ -11,17 +11,22 @@ from gridmill.errors import InputError
 class CatchUp(StrEnum):
     """The handling of runs that were due while the control node was not running."""
 
-    LATEST = "latest"  # one run, for the newest due time
-    ALL = "all"  # a run for each due time, oldest first
+    LATEST = "latest"
+    """One run is started, for the newest due time."""
+    ALL = "all"
+    """A run is started for each due time, and the run for the oldest due time is started first."""
     NONE = "none"
 
 
 class Overlap(StrEnum):
     """The handling of a run that is due while another run of the pipeline is active."""
 
-    QUEUE = "queue"  # it starts after the other has ended; if several were due meanwhile, see catch_up
+    QUEUE = "queue"
+    """The run starts after the other run has ended. If several runs were due meanwhile, `catch_up` decides
+    which of them start."""
     SKIP = "skip"
-    ALLOW = "allow"  # the runs overlap; jobs that make the same version run one after another
+    ALLOW = "allow"
+    """The runs overlap, but jobs that make the same version run one after another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,7 @@ def holes_of(text: str, *, backslashes: bool = False) -> Iterator[str | Placehol
     before, position = "", 0
     while position < len(text):
         match = _TOKENS[backslashes].match(text, position)
-        assert match is not None  # any character is `other`
+        assert match is not None  # the group `other` of the pattern matches any character
         position = match.end()
         kind, token = match.lastgroup or "", match[0]
         if kind == "escape":
@@ -113,7 +113,7 @@ def _hole(kind: str, token: str, before: str, after: str, *, backslashes: bool) 
     if kind in ("dollar", "escapes") or (backslashes and kind != "reference" and "\\" in token):
         raise _nowhere(token, "a text with escapes")
     word = re.search(r"(\w*)(\s*)\Z", before)
-    assert word is not None  # it may be empty
+    assert word is not None  # the pattern always matches, because it also matches an empty text
     if word[1] and not word[2]:
         raise _nowhere(token, f"a word, behind {word[1]!r}")
     if kind == "reference":

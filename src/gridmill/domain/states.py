@@ -21,13 +21,18 @@ class RunState(StrEnum):
 class JobState(StrEnum):
     """The states that a job within a run can have."""
 
-    BLOCKED = "blocked"  # a needed job has not ended yet
-    WAITING = "waiting"  # ready; has no place yet
-    RUNNING = "running"  # has a live attempt
+    BLOCKED = "blocked"
+    """A job that this job needs has not ended yet."""
+    WAITING = "waiting"
+    """The job is ready, but no pod has been chosen for it yet."""
+    RUNNING = "running"
+    """The job has a live attempt."""
     SUCCEEDED = "succeeded"
-    UNCHANGED = "unchanged"  # an earlier result is still valid
+    UNCHANGED = "unchanged"
+    """The job was not executed, because its earlier result is still valid."""
     FAILED = "failed"
-    SKIPPED = "skipped"  # a needed job did not succeed, or has no rows yet
+    SKIPPED = "skipped"
+    """A job that this job needs did not succeed, or its result has no rows yet."""
     STOPPED = "stopped"
 
 
@@ -35,12 +40,14 @@ class AttemptState(StrEnum):
     """The states that an attempt can have. An attempt never leaves a final state, because a retry is a new
     attempt."""
 
-    PLACED = "placed"  # committed; the pod may not have it yet
+    PLACED = "placed"
+    """The attempt is committed, but its pod may not have received it yet."""
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
-    LOST = "lost"  # its pod has ended; later messages of it are ignored
+    LOST = "lost"
+    """The pod of the attempt has ended. Later messages of the attempt are ignored."""
 
 
 class DeploymentState(StrEnum):
@@ -57,27 +64,35 @@ class PodState(StrEnum):
 
     STARTING = "starting"
     UP = "up"
-    ENDING = "ending"  # it has stopped its jobs and accepts no others
+    ENDING = "ending"
+    """The pod has stopped its jobs and accepts no other jobs."""
     GONE = "gone"
 
 
 class Cause(StrEnum):
     """The reason why an attempt ended without success."""
 
-    EXIT = "exit"  # the program ended with an error
-    MEMORY = "memory"  # it used more memory than its limit
-    SHORTAGE = (
-        "shortage"  # its pod or machine ran out of memory, it was within its size: tried again as it is
-    )
+    EXIT = "exit"
+    """The program ended with an error."""
+    MEMORY = "memory"
+    """The attempt used more memory than its limit."""
+    SHORTAGE = "shortage"
+    """The pod or the machine ran out of memory, although the attempt used less than its limit. The attempt is
+    retried with the same size."""
     TIMEOUT = "timeout"
     SIGNAL = "signal"
     STOPPED = "stopped"
     LOST = "lost"
-    INPUT = "input"  # the job's declaration or data is wrong: a retry cannot help
-    OUTPUT = "output"  # its output cannot be stored, or a declared output is missing
-    STORAGE = "storage"  # disk full, ...
-    DISK = "disk"  # it wrote more than its limit, or filled the disk itself
-    ENVIRONMENT = "environment"  # the package index did not answer, or the installer was killed: tried again
+    INPUT = "input"
+    """The declaration or the data of the job is wrong, so a retry cannot help."""
+    OUTPUT = "output"
+    """The output of the attempt cannot be stored, or a declared output is missing."""
+    STORAGE = "storage"
+    """A file cannot be written, for example because the disk is full."""
+    DISK = "disk"
+    """The attempt wrote more data than its limit, or filled the disk itself."""
+    ENVIRONMENT = "environment"
+    """The package index did not answer, or the installer was killed. The attempt is retried."""
     INTERNAL = "internal"
 
 
@@ -87,15 +102,18 @@ RUN_MOVES: Mapping[RunState, frozenset[RunState]] = {
     RunState.ACTIVE: frozenset({RunState.STOPPING, RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED}),
     RunState.STOPPING: frozenset({RunState.STOPPED, RunState.SUCCEEDED, RunState.FAILED}),
     RunState.SUCCEEDED: frozenset(),
-    RunState.FAILED: frozenset({RunState.ACTIVE}),  # resume
-    RunState.STOPPED: frozenset({RunState.ACTIVE}),  # resume
+    # a run that failed becomes active again when it is resumed
+    RunState.FAILED: frozenset({RunState.ACTIVE}),
+    # a run that was stopped becomes active again when it is resumed
+    RunState.STOPPED: frozenset({RunState.ACTIVE}),
 }
 _RESUMED = frozenset({JobState.BLOCKED, JobState.WAITING})
 JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.BLOCKED: frozenset(
         {
             JobState.WAITING,
-            JobState.RUNNING,  # it runs in parts
+            # a job in parts runs as soon as it is ready, because only its parts need places
+            JobState.RUNNING,
             JobState.UNCHANGED,
             JobState.SKIPPED,
             JobState.STOPPED,

@@ -46,35 +46,43 @@ class Combine(StrEnum):
     """The way in which an ensemble combines the predictions of its models."""
 
     MEAN = "mean"
-    WEIGHTED = "weighted"  # weighted by the inverse of each model's validation error
-    VOTE = "vote"  # classes: the number of models that predict each class
+    WEIGHTED = "weighted"
+    """Each prediction is weighted by the inverse of the validation error of its model."""
+    VOTE = "vote"
+    """For classes, the prediction is the number of models that predict each class."""
 
 
 class FoldsBy(StrEnum):
     """The rule that assigns each training row to a fold."""
 
-    TIME = "time"  # in order of time: a model of only earlier rows predicts each fold
+    TIME = "time"
+    """The folds are in the order of time, and each fold is predicted by a model of earlier rows only."""
     RANDOM = "random"
-    ENTITY = "entity"  # all rows of an entity in one fold
+    ENTITY = "entity"
+    """All rows of an entity are in the same fold."""
 
 
 class ClassWeight(StrEnum):
     """The weight of the rows of each class in training."""
 
-    BALANCED = "balanced"  # weights that give all classes the same sum
+    BALANCED = "balanced"
+    """The weights give all classes the same sum of weights."""
 
 
 class ThresholdBy(StrEnum):
     """The metric by which the threshold between two classes is chosen."""
 
-    F1 = "f1"  # F1 of the second class, on the validation split
+    F1 = "f1"
+    """The threshold gives the largest F1 of the second class on the validation split."""
 
 
 class Normalization(StrEnum):
     """The form in which a recurrent network reads and predicts the columns that it forecasts."""
 
-    LAST = "last"  # differences from the last value
-    NONE = "none"  # the values themselves
+    LAST = "last"
+    """The network reads and predicts differences from the last value."""
+    NONE = "none"
+    """The network reads and predicts the values themselves."""
 
 
 _NETWORK = frozenset(
@@ -154,13 +162,13 @@ class TrainingSpec:
     roles: Mapping[str, int] = field(default_factory=dict)
     """The number of ranks for each role (`chief`, `worker`, `ps`, `evaluator`), for frameworks that
     distinguish ranks."""
-    # lstm
+    # --- lstm
     sequence: int = 48
     """The number of rows of the entity that the model reads, including the basis row."""
     normalize: Normalization = Normalization.LAST
     """With `last`, the network reads and predicts the columns to be forecast as differences from their last
     value."""
-    # lstm and mlp
+    # --- lstm and mlp
     hidden: int | None = None
     """The number of units in a layer of the network. The default number of units is 32 for lstm and 100 for
     mlp."""
@@ -178,28 +186,29 @@ class TrainingSpec:
     checkpoint_seconds: float = 30.0
     """The interval at which the state of the training is written, so that the next attempt can continue from
     this state."""
-    # mlp and gbdt
+    # --- mlp and gbdt
     residual: bool = True
     """For regression, learn the change from the present value of the label's column, if this value is a
     feature."""
-    # lstm, mlp and gbdt
+    # --- lstm, mlp and gbdt
     learning_rate: float | None = None
     """The default learning rate is 0.001 for lstm and mlp, and 0.1 for gbdt."""
     patience: int | None = None
     """The training ends after this many epochs or trees without a lower loss. The default patience is a
     fifth of the epochs, but at least 4, for lstm and mlp, and 20 trees for gbdt."""
-    # gbdt
+    # --- gbdt
     trees: int = 300
     max_leaves: int = 31
-    # linear
+    # --- linear
     regularization: float = 1.0
-    # naive: the feature repeated as the prediction (default: the label column's present value)
     repeat: str | None = None
-    # ensemble
+    """For naive, the feature that is repeated as the prediction. The default feature is the present value of
+    the label column."""
+    # --- ensemble
     models: tuple[str, ...] = ()
     """The names of the trainings whose models the ensemble combines."""
     combine: Combine = Combine.MEAN
-    # custom
+    # --- custom
     script: str | None = None
     """The script of a custom training, which is either executed (`train.py`) or has a function that is
     called with the data (`train.py:fit`)."""
@@ -418,7 +427,7 @@ def _is_address(text: str) -> bool:
     try:
         address = urlsplit(text)
         return text.startswith(HTTP) and bool(address.hostname) and address.port != 0
-    except ValueError:  # the port
+    except ValueError:  # raised if the port is not a number
         return False
 
 

@@ -12,8 +12,10 @@ Value = float | int | bool | str
 class EarlyStop(StrEnum):
     """The rule by which trials that are not promising are ended early."""
 
-    MEDIAN = "median"  # worse than the median of the other trials at the same epoch
-    HYPERBAND = "hyperband"  # brackets of many short and few long trials
+    MEDIAN = "median"
+    """A trial ends if it is worse than the median of the other trials at the same epoch."""
+    HYPERBAND = "hyperband"
+    """The trials form brackets with many short trials and few long trials."""
     NONE = "none"
 
 

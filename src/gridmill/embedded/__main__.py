@@ -30,7 +30,8 @@ def program() -> None:
             settings = read_settings()
             site = find("sites", "local")(settings)
             site.prepare()  # the other process starts while this one imports the control node
-            from gridmill.embedded.process import NodeProcess  # this import loads the control node
+            # imported here, because it loads the control node, while the other process starts
+            from gridmill.embedded.process import NodeProcess
 
             node = NodeProcess(settings, starter, site)
         except GridmillError as error:

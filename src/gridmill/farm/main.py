@@ -52,8 +52,8 @@ from gridmill.settings import Settings
 _LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 _NOTE_SECONDS = 10.0
-_END_SECONDS = 1.0  # other tenants wait meanwhile; the next tick continues
-_CLOSE_SECONDS = 30.0  # pods that were just told to end need this time
+_END_SECONDS = 1.0  # short, because other tenants wait meanwhile; the next tick continues the work
+_CLOSE_SECONDS = 30.0  # as long as pods need that were just told to end
 
 
 class TickLoop:
@@ -65,7 +65,8 @@ class TickLoop:
         self._stopped = threading.Event()
         self._contacts_saved = 0.0
         self._is_short = False
-        self._still = set[str]()  # tenants without a running process since the last check
+        self._still = set[str]()
+        """The tenants that had no running process at the last check."""
         self._thread = threading.Thread(target=self._run, name="gridmill-farm", daemon=True)
         farm.wake = self._wakeup.set
 
@@ -231,7 +232,7 @@ class TickLoop:
                 settle(self._farm, lodging, replace(lodging, message=why))  # the next tick tries again
                 return
             why = explained(error) if isinstance(error, GridmillError) else str(error)
-            self._tear_down(lodging, why)  # end the pods that did start
+            self._tear_down(lodging, why)  # some pods of the deployment may have started, so they have to end
         else:
             if not settle(self._farm, lodging, lodging.to(TenantDeploymentState.UP, self._farm.now())):
                 self._tear_down(lodging, "")  # the deployment was ended meanwhile

@@ -58,10 +58,10 @@ class Relay:
         self._links, self._started = links, started
         self._lock = threading.Lock()
         self._session: Session | None = None
-        self._passed: dict[int, str] = {}  # channels that the session knows, and their pods
-        self._dropped: set[int] = (
-            set()
-        )  # channels of an earlier session: their remaining messages are dropped
+        self._passed: dict[int, str] = {}
+        """The channels that the session knows, and the pods of these channels."""
+        self._dropped: set[int] = set()
+        """The channels of an earlier session. Their remaining messages are dropped."""
 
     def wake(self) -> None:
         """Wakes the reader, because a message has arrived."""

@@ -187,7 +187,8 @@ class Acceptor:
         self._open: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._refused, self._report_refused_at = 0, 0.0
-        self._most = 0  # the most open connections since memory was returned
+        self._most = 0
+        """The largest number of open connections since memory was last returned to the system."""
         self._give_back_at = float("inf")
         self._trim_at = float("inf")
 

@@ -51,7 +51,7 @@ class Moments:
         if not other.count:
             return
         apart, share = other.mean - self.mean, other.count / count
-        # `** 2` would raise OverflowError
+        # a product, because `** 2` would raise OverflowError for a large number
         self.squares += other.squares + apart * apart * self.count * share
         self.mean += apart * share
         self.count = count

@@ -129,7 +129,8 @@ def classification(
     given = np.where(is_labelled, probabilities[np.arange(len(truth)), truth], 0.0)
     predicted = decide(probabilities, threshold)
     scores = {
-        "log_loss": float(np.mean(-np.log(np.clip(given, 1e-15, 1.0)))) + 0.0,  # never -0
+        # adds 0.0, because -0.0 would be printed as -0
+        "log_loss": float(np.mean(-np.log(np.clip(given, 1e-15, 1.0)))) + 0.0,
         "accuracy": float(np.mean(predicted == truth)),
         "brier": _brier(truth, probabilities),
     }
@@ -175,7 +176,7 @@ def of_class(truth: Mask, predicted: Mask) -> dict[str, float]:
 def _brier(truth: Integers, probabilities: Floats) -> float:
     classes = probabilities.shape[1]
     squares = ((probabilities - (truth[:, None] == np.arange(classes))) ** 2).sum(axis=1)
-    squares = squares + (truth < 0)  # an unknown class had probability 0
+    squares = squares + (truth < 0)  # an unknown class adds 1, because the model gave it the probability 0
     return float(np.mean(squares)) / (2 if classes == 2 else 1)
 
 

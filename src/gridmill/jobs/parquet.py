@@ -113,7 +113,7 @@ class _PartWriter:
             return
         self._writer.close()
         path = self._path()
-        # the finished file is closed while the next file is written
+        # in a thread, so that the next file is written while this file is synced
         self._synced.append(self.syncing.submit(_sync, path))
         self.parts.append(ParquetPart(path=path, rows=self._rows, size_bytes=path.stat().st_size))
         self._writer, self._rows = None, 0
@@ -127,7 +127,8 @@ def _open_writer(path: Path, schema: pa.Schema, given: pa.Schema) -> pq.ParquetW
     if coded == schema:
         return pq.ParquetWriter(path, schema, **forms)
     if not any(_is_long(item.type) for item in coded):
-        # The writer searches the dictionary for each batch's smallest and largest text.
+        # large batches, because the writer searches the dictionary for the smallest and largest text of each
+        # batch
         forms |= {"write_batch_size": GROUP_ROWS, "max_rows_per_page": GROUP_ROWS}
     writer = pq.ParquetWriter(path, coded, store_schema=False, **forms)
     writer.add_key_value_metadata({"ARROW:schema": b64encode(schema.serialize()), **(schema.metadata or {})})

@@ -55,7 +55,7 @@ class CodePredictor:
         try:
             process = subprocess.Popen(
                 [
-                    # -B: Python writes no .pyc files into the version's folder
+                    # with -B, Python writes no .pyc files into the folder of the version
                     *(self.python, "-B", str(RUNNER), "predict"),
                     *(str(writing), str(folder), str(folder / self.card.predict)),
                 ],

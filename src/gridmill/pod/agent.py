@@ -53,7 +53,7 @@ from gridmill.version import __version__
 FIRST_BACK_OFF_SECONDS = 0.05
 LONGEST_BACK_OFF_SECONDS = 1.0
 _POLL_SECONDS = 0.25
-_LISTEN_SECONDS = 2.0  # `receive` also sends the heartbeats of the link
+_LISTEN_SECONDS = 2.0  # no longer wait, because `receive` also sends the heartbeats of the link
 
 
 class ControlLink:

@@ -93,7 +93,8 @@ class LogStream:
     def __init__(self) -> None:
         self.due: float | None = None
         self._data = bytearray()
-        self._whole = 0  # up to here the bytes are whole lines
+        self._whole = 0
+        """The number of bytes at the beginning of the data that are whole lines."""
 
     def feed(self, data: bytes, now: float) -> None:
         """Adds bytes to the text. `due` is the time at which the text must be sent."""
@@ -205,9 +206,12 @@ Emit: TypeAlias = Callable[[EventType, Mapping[str, Any]], None]
 class AttemptStage(Enum):
     """The step of an attempt that the pod is waiting for."""
 
-    QUEUED = "queued"  # a zygote that is not ready yet has to fork its process
-    RUNNING = "running"  # its process lives
-    ENDING = "ending"  # its process has ended; its other processes or its output may not be finished
+    QUEUED = "queued"
+    """A zygote that is not ready yet has to fork the process of the attempt."""
+    RUNNING = "running"
+    """The process of the attempt lives."""
+    ENDING = "ending"
+    """The process of the attempt has ended, but its other processes or its output may not be finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

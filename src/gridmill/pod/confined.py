@@ -39,7 +39,8 @@ from gridmill.private_files import remove_tree
 _PRIVATE = ("/tmp", "/var/tmp")
 _LAST_TO_GO, _AS_OTHERS = "-900", "0"
 _UMASK = 0o077
-_NOT_STARTED = 70  # EX_SOFTWARE of sysexits.h
+_NOT_STARTED = 70
+"""The exit code if the pod could not be started. It is EX_SOFTWARE of sysexits.h."""
 _PROBE, _WRITES = "probe", 2
 
 

@@ -58,7 +58,7 @@ class EmptyFolders:
         kept = free.pop()
         try:
             os.rename(kept, path)
-        except OSError:  # another file system, or another process has made it
+        except OSError:  # the folder is on another file system, or another process has made it
             _remove(kept)
             os.mkdir(path, mode)
 

@@ -41,7 +41,7 @@ _PR_SET_PDEATHSIG = 1
 _PIPES = struct.Struct("=3i")
 _REQUEST_BYTES = 16 * 1024
 _ANCILLARY_BYTES = 64
-_HIGH = 10  # higher than the descriptors of a command
+_HIGH = 10  # higher than the descriptors of a command, so that none of them overwrites the link
 _FIRST_TO_GO = b"500"
 _RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
 
@@ -107,7 +107,8 @@ class Forker:
         else:
             for program in tried[:programs]:
                 self._libc.execve(program, argv, environment)
-                if number in (0, errno.ENOENT, errno.ENOTDIR):  # the same order of errors as execvp()
+                # execvp() also reports another error rather than that a file is missing in one of the folders
+                if number in (0, errno.ENOENT, errno.ENOTDIR):
                     number = ctypes.get_errno()
         _write(ctypes.string_at(trouble), str(number).encode(), os.O_CREAT)
 

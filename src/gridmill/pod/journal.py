@@ -55,8 +55,9 @@ class Journal:
         self._unwritten = bytearray()
         self._tail: deque[_JournalEntry] = deque()
         self._tail_bytes = 0
-        # first number of the segment, offset there, number before it
         self._cursor: tuple[int, int, int] = (0, 0, 0)
+        """The number of the first event of a segment, an offset in this segment, and the number of the event
+        before the offset."""
         folder.mkdir(parents=True, exist_ok=True)
 
     @property

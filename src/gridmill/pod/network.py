@@ -6,9 +6,10 @@ import socket
 from urllib.parse import urlsplit
 
 LOOPBACK = "127.0.0.1"
-_SIOCGIFADDR = 0x8915  # netdevice(7)
+_SIOCGIFADDR = 0x8915  # the value from netdevice(7), because Python has no name for it
 _IFREQ_BYTES = 40
-_ADDRESS = slice(20, 24)  # of the sockaddr_in in an ifreq
+# the kernel writes the address into these bytes of the ifreq, as a part of a sockaddr_in
+_ADDRESS = slice(20, 24)
 
 
 def own_address(link: str) -> str:
@@ -48,7 +49,7 @@ def interface_of(address: str) -> str:
 
 
 def _has(probe: socket.socket, interface: str, wanted: bytes) -> bool:
-    with contextlib.suppress(OSError):  # an interface without an address
+    with contextlib.suppress(OSError):  # the call fails for an interface that has no address
         interface_name = interface.encode().ljust(_IFREQ_BYTES, b"\0")
         return fcntl.ioctl(probe, _SIOCGIFADDR, interface_name)[_ADDRESS] == wanted
     return False

@@ -31,9 +31,12 @@ TIMEOUT_HINT = "Raise the job's `timeout`, or give it a larger resource."
 class MemoryShortage(Enum):
     """Shows which memory limit was exceeded when the kernel or the pod killed a process of an attempt."""
 
-    ATTEMPT = "attempt"  # it needed more than its own limit
-    POD = "pod"  # it was within its limit, but the pod of its resource was not
-    MACHINE = "machine"  # it and its pod were within their limits, but the machine ran out of memory
+    ATTEMPT = "attempt"
+    """The attempt needed more memory than its own limit."""
+    POD = "pod"
+    """The attempt was within its limit, but the pod of its resource was not."""
+    MACHINE = "machine"
+    """The attempt and its pod were within their limits, but the machine ran out of memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

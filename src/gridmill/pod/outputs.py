@@ -174,7 +174,7 @@ def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
         for entry in found:
             if entry.is_dir(follow_symlinks=False):
                 yield from _entries(Path(entry.path))
-            elif not entry.name.startswith(_DRAFT):  # a copy in progress of another rank
+            elif not entry.name.startswith(_DRAFT):  # this entry is a copy that another rank is still writing
                 yield entry
 
 

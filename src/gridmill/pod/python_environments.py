@@ -114,7 +114,7 @@ index, and then reports that the package does not exist."""
 _KILLED = {
     code: number.name
     for number in (signal.SIGKILL, signal.SIGTERM)
-    # the exit code of a child, of a shell, or of pip for its own child
+    # a child has the first exit code, a shell the second, and pip the third for its own child
     for code in (-number, 128 + number, 256 - number)
 }
 _LOG_TIME = re.compile(r"^\d{4}-\d\d-\d\dT\S+\s*")

@@ -41,7 +41,7 @@ _OURS = "GRIDMILL_"
 TROUBLE = "not-executed"
 """The file of an attempt that contains the error number if the command of the attempt could not be
 executed."""
-_EXITED_WITH_1 = 1 << 8  # in the form of a status of wait()
+_EXITED_WITH_1 = 1 << 8  # the status that wait() returns has the exit code in its second byte
 
 
 class ProcessStarter:

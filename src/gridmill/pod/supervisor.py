@@ -81,7 +81,7 @@ class Supervisor:
         self.loud = False
         """Whether a job wrote much output since this attribute was last set to False."""
 
-    # requests of the control node
+    # --- requests of the control node
 
     def attempts(self) -> Mapping[str, AttemptState]:
         """Returns the id of every attempt that runs, or that has ended but whose end is not acknowledged,
@@ -205,7 +205,7 @@ class Supervisor:
         attempt.begin(time.monotonic())
         self._by_pid[pid] = attempt
         start = self._orphans.started(pid)
-        # the disk is full: the process is found by its cgroup or environment
+        # if the disk is full, a later pod finds the process by its cgroup or environment instead
         with contextlib.suppress(OSError):
             self._note(attempt_id, pid, start)
         self._emitter(attempt.order)(EventType.STARTED, {"pid": pid})
@@ -282,7 +282,7 @@ class Supervisor:
                 del self._unacknowledged[attempt_id]
                 self._done_with.append(attempt_id)
 
-    # events of processes
+    # --- events of processes
 
     def reaped(self, pid: int, end: ProcessExit) -> None:
         """The caller must call this method when a child process has ended. The child is the process of an
@@ -438,7 +438,7 @@ class Supervisor:
         event = self._journal.append(attempt_id, token, time.time(), EventType.ENDED, body)
         self._unacknowledged[attempt_id] = (event.number, outcome.state)
 
-    # work of the loop
+    # --- work of the loop
 
     def _watch(self, attempt: Attempt) -> None:
         if self._held_back:

@@ -13,18 +13,26 @@ GOING = ".going-"
 class DiskArea(StrEnum):
     """The kinds of folders that use disk space in a home or a storage root."""
 
-    OUTPUT = "output"  # below the storage root: KIND/PIPELINE/JOB/FOLDER
-    CHECKPOINTS = "checkpoints"  # below the storage root: checkpoints/PIPELINE/JOB/FOLDER
-    MANIFEST = "manifest"  # below the storage root: manifests/PIPELINE/JOB/FILE
-    HANDED = "handed"  # below the storage root: inputs/ATTEMPT, if the pods use another disk
-    IMPORT = "import"  # below the storage root: an unpacked archive
+    OUTPUT = "output"
+    """An output, at KIND/PIPELINE/JOB/FOLDER below the storage root."""
+    CHECKPOINTS = "checkpoints"
+    """The checkpoints of a job, at checkpoints/PIPELINE/JOB/FOLDER below the storage root."""
+    MANIFEST = "manifest"
+    """A manifest, at manifests/PIPELINE/JOB/FILE below the storage root."""
+    HANDED = "handed"
+    """The inputs of an attempt, at inputs/ATTEMPT below the storage root. They exist only if the pods use
+    another disk."""
+    IMPORT = "import"
+    """An unpacked archive below the storage root."""
     STORE = "store"
     POD = "pod"
     ATTEMPT = "attempt"
     REPORT = "report"
     BUNDLE = "bundle"
-    SHARED_BUNDLE = "shared bundle"  # below the storage root, for other machines
-    CODE = "code"  # unpacked bundles
+    SHARED_BUNDLE = "shared bundle"
+    """A code bundle below the storage root, for other machines."""
+    CODE = "code"
+    """The unpacked files of a code bundle."""
     ENVIRONMENT = "environment"
 
 

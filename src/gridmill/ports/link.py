@@ -14,7 +14,8 @@ class ReceivedMessage:
     the pod."""
 
     channel: int
-    message: FromPod | None  # None: the channel was closed
+    message: FromPod | None
+    """The message, or None if the channel was closed."""
 
 
 class LinkServer(Protocol):

@@ -24,10 +24,13 @@ from gridmill.domain.states import Cause
 class PodStatus(StrEnum):
     """The status of a pod, as the site of the pod reports it."""
 
-    QUEUED = "queued"  # the site has accepted the pod, which waits in the queue
+    QUEUED = "queued"
+    """The site has accepted the pod, and the pod waits in the queue."""
     RUNNING = "running"
-    GONE = "gone"  # the pod has ended, and no process of its jobs remains
-    UNKNOWN = "unknown"  # the site cannot observe the pod now
+    GONE = "gone"
+    """The pod has ended, and no process of its jobs remains."""
+    UNKNOWN = "unknown"
+    """The site cannot observe the pod now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -225,7 +225,7 @@ class Store(Protocol):
 
 def key_of(noun: Noun) -> str:
     """Return the key of a record, which is unique within the class of the record."""
-    match noun:  # the most frequent classes first
+    match noun:  # the most frequent classes come first, because the cases are compared in this order
         case JobRun() | Attempt() | Provenance() | Run() | Deployment() | Artifact() | Alias() | Chunk():
             return noun.id
         case Measurement():
@@ -240,7 +240,7 @@ def parent_of(noun: Noun) -> str:
     """Return the parent by which `Store.list(parent=...)` selects records: the pipeline of a run or a chunk,
     the run of a JobRun or an attempt, the name of an artifact, an alias or a provenance, the subject of a
     measurement, the resource of a deployment. The result is empty for all other records."""
-    match noun:  # the most frequent classes first
+    match noun:  # the most frequent classes come first, because the cases are compared in this order
         case JobRun() | Attempt():
             return noun.run_id
         case Provenance() | Artifact() | Alias():

@@ -14,16 +14,20 @@ from gridmill.domain.frozen import dataclass
 from gridmill.ports.grid import Grid
 from gridmill.ports.pages import Page
 
-Hint: TypeAlias = Any  # a type expression, for which `typing` has no type
+Hint: TypeAlias = Any  # Any, because `typing` has no type for type expressions
 
 
 class Role(StrEnum):
     """The role that a caller needs to call a use case. The role has no effect yet, because every caller that
     connects may call every use case."""
 
-    VIEWER = "viewer"  # only reads
-    OPERATOR = "operator"  # runs pipelines, and changes their results
-    ADMIN = "admin"  # changes objects that all users share: sites, projects, the disk, the control node
+    VIEWER = "viewer"
+    """A viewer only reads."""
+    OPERATOR = "operator"
+    """An operator runs pipelines, and changes their results."""
+    ADMIN = "admin"
+    """An administrator changes objects that all users share: sites, projects, the disk and the control
+    node."""
 
 
 class ResponseForm(StrEnum):

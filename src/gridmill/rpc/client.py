@@ -72,7 +72,8 @@ def _greet(path: Path, hello: Hello) -> tuple[socket.socket, Welcome]:
     except BaseException as error:
         if sock is not None:
             sock.close()
-        if isinstance(error, BlockingIOError):  # the process does not accept the waiting connections
+        # the queue of waiting connections is full, because the process accepts none of them
+        if isinstance(error, BlockingIOError):
             raise hung(owner_of(path.parent), str(path)) from error
         if not isinstance(error, OSError | InputError):
             raise
@@ -120,7 +121,7 @@ class ClientLink:
             raise
         except OSError as error:
             connection.close()
-            # the next call then knows that the control node has ended
+            # waits for the end, so that the next call knows that the control node has ended
             readable(self._sign, milliseconds=_END_MILLISECONDS)
             raise UnavailableError(
                 f"the control node at {self._path} ended before it answered `{call.name}`",
@@ -264,7 +265,7 @@ def ask_to_end(link: ClientLink) -> None:
 
 
 _FOLDER = "GRIDMILL_ROOT"
-_SECRET = "GRIDMILL_STORE"  # its URL may hold a password
+_SECRET = "GRIDMILL_STORE"  # compared but never shown, because its URL may hold a password
 
 
 def differences(settings: Settings, hello: Hello, *, stays: bool) -> tuple[str, ...]:

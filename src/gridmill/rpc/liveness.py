@@ -27,7 +27,7 @@ no lock for this answer."""
 _LOOKS = 2
 _STOPPED = "Tt"
 _LOOPBACK = ("127.", "::1")
-_LISTENS = "0A"  # the state in /proc/net/tcp
+_LISTENS = "0A"  # /proc/net/tcp shows this state for a listening socket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

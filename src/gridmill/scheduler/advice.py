@@ -56,7 +56,8 @@ class AdviceInput:
     probes of the job, oldest first. `pods` is the number of pods that the job may have, and `most` has the
     largest CPUs, memory and GPUs that one pod can get at its site."""
 
-    name: str  # `pipeline/job`
+    name: str
+    """The job, in the form `pipeline/job`."""
     job: Job
     measured: Sequence[Measurement]
     most: Amounts

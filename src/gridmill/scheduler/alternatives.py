@@ -42,8 +42,8 @@ class CachedForecasts:
         self._coming = coming
         self.waits = WaitForecasts(snapshot, now)
         self._cached: dict[tuple[str, Demand], float | None] = {}
-        # resource -> seconds until each place is free after these jobs
         self._sent: dict[str, list[float]] = {}
+        """For each resource, the seconds until each place is free after these jobs."""
 
     def seconds(
         self, resource: Resource, demand: Demand, *, line: QueuePosition | None = None

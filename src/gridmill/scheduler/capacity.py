@@ -109,10 +109,10 @@ class Pods:
 
     def __init__(self) -> None:
         self._order: SortedTuples[Key] = SortedTuples()
-        # pods that got a job; they are sorted when the least loaded of them is next
         self._taken: list[Key] = []
-        # (memory, GPUs) of whole pods -> number of such pods
+        """The pods that got a job. They are sorted when the least loaded of them is next."""
         self.capacities: dict[tuple[int, int], int] = {}
+        """The number of whole pods with each pair of memory and GPUs."""
         self._keys: dict[str, Key] = {}
 
     def __contains__(self, pod_id: str) -> bool:
@@ -193,7 +193,7 @@ class Pods:
 
     def find_on(self, node: str, memory_bytes: int, gpus: int) -> Key | None:
         """Return the least loaded pod that is on this node and has this memory and these GPUs free."""
-        self._in_order()  # `take` looks for the pod in this collection
+        self._in_order()  # sorted first, because `take` looks for the found pod in this collection
         fitting = (
             slot.key
             for _, slot in self.items()

@@ -18,11 +18,13 @@ class ProjectTotals:
     __slots__ = ("_cpus", "_since", "gpus", "memory_bytes", "places")
 
     def __init__(self) -> None:
-        self.places = 0  # one per attempt, or one per GPU
+        self.places = 0
+        """One place for each attempt, or one for each GPU."""
         self.memory_bytes = 0
         self.gpus = 0
         self._cpus = 0
-        self._since = 0  # the sum of the times at which the places were taken
+        self._since = 0
+        """The sum of the times at which the places were taken."""
 
     @property
     def cpus(self) -> float:
@@ -81,18 +83,22 @@ class CapacityIndex:
         self.resumable: dict[str, SortedTuples[tuple[float, str]]] = {}
         self.tallies: dict[str, ProjectTotals] = {}
         self.yielding: dict[str, dict[str, None]] = {}
-        self.removed_nodes: dict[str, None] = {}  # deployments that are being released
-        self.owners: dict[str, str] = {}  # pod -> its deployment
-        # site -> the different sizes of its nodes, largest first
+        self.removed_nodes: dict[str, None] = {}
+        """The deployments that are being released."""
+        self.owners: dict[str, str] = {}
+        """The deployment of each pod."""
         self.shapes: dict[str, tuple[Amounts, ...]] = {}
-        # site -> `Site.largest`, computed once because it is read for each job
+        """The different sizes of the nodes of each site, with the largest size first."""
         self.largest: dict[str, Amounts] = {}
-        self.capacities: dict[tuple[str, str], Amounts] = {}  # (site, node) -> the capacity of the whole node
-        # (site, node) -> pod -> the pod's capacity
+        """`Site.largest` of each site, computed once because it is read for each job."""
+        self.capacities: dict[tuple[str, str], Amounts] = {}
+        """The capacity of the whole node, for each site and node."""
         self.claims: dict[tuple[str, str], dict[str, Amounts]] = {}
-        # pod -> (start, end) of its lifetime, if its site limits it
+        """The capacity of each pod on a node, for each site and node."""
         self.terms: dict[str, tuple[float, float]] = {}
-        self.on: dict[str, dict[str, None]] = {}  # pod, deployment or JobRun -> live attempts
+        """The start and the end of the lifetime of each pod whose site limits it."""
+        self.on: dict[str, dict[str, None]] = {}
+        """The live attempts of each pod, deployment and JobRun."""
 
     # --- sites
 

@@ -55,30 +55,38 @@ class DraftPlan:
     ) -> None:
         self.snapshot = snapshot
         self.now = now
-        self.refusing_nodes = unwilling  # nodes that are tried last, by resource
+        self.refusing_nodes = unwilling
+        """For each resource, the nodes that are tried last."""
         self._unfit = unfit
         self._excluded_nodes: dict[str, Collection[str]] = {}
-        self._left = inf if limit is None else limit  # the number of decisions that the plan may still have
+        self._left = inf if limit is None else limit
+        """The number of decisions that the plan may still contain."""
         self._held_until = snapshot.lines.held_until
         self._attempts_of = snapshot.places.on
         self._lanes: dict[str, Lane | None] = {}
         self._nodes: dict[str, Nodes] = {}
         self._started: list[Ticket] = []
-        self._where: list[str] = []  # the pods of the started jobs, in the same order
-        # pods that get jobs, with the resulting number of jobs
+        self._where: list[str] = []
+        """The pods of the started jobs, in the order of `_started`."""
         self._filled: dict[str, tuple[PodCapacity, int]] = {}
+        """The pods that get jobs, with their number of jobs after this plan."""
         self.shares = ProjectShares(snapshot, now) if snapshot.projects else None
         self._running: dict[str, tuple[PreemptibleJob, ...]] = {}
         self._delayed: dict[str, DelayedJobs] = {}
-        self.least_elsewhere: dict[
-            str, float
-        ] = {}  # the least priority of jobs at other resources of the site, cached
-        self.taken: set[str] = set()  # delayed jobs that were processed before their turn
-        self.used: set[str] = set()  # deployments that get jobs
-        self.released: set[str] = set()  # deployments to be released
-        self.reserved: set[tuple[str, str]] = set()  # nodes kept free for a waiting job
-        self.crowded: set[str] = set()  # sites at which a ready job has no room
-        self.draining: set[str] = set()  # sites at which a node is being emptied
+        self.least_elsewhere: dict[str, float] = {}
+        """The lowest priority of the jobs at other resources of each site. It is cached."""
+        self.taken: set[str] = set()
+        """The delayed jobs that were processed before their turn."""
+        self.used: set[str] = set()
+        """The deployments that get jobs."""
+        self.released: set[str] = set()
+        """The deployments that the plan releases."""
+        self.reserved: set[tuple[str, str]] = set()
+        """The nodes that are kept free for a waiting job."""
+        self.crowded: set[str] = set()
+        """The sites at which a ready job has no room."""
+        self.draining: set[str] = set()
+        """The sites at which a node is being emptied."""
         self.refused: set[str] = set()
         self._bring_ups: list[BringUp] = []
         self.releases: list[Release] = []
@@ -249,7 +257,7 @@ class DraftPlan:
             refusals=tuple(self.refusals),
             interrupts=tuple(self.interrupts),
             again_at=self.again_at,
-            # the next plan processes the job behind a refused one
+            # not complete after a refusal, because only the next plan processes the job behind a refused job
             complete=not (self.is_full or self.refusals),
         )
 

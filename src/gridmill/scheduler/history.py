@@ -4,7 +4,7 @@ of work."""
 from gridmill.domain.resource import Measurement
 
 PER_JOB = 20  # enough to show the variation of a job; older data sizes say little
-PER_SUBJECT = 60  # several jobs share a subject
+PER_SUBJECT = 60  # more than PER_JOB, because several jobs share a subject
 
 
 PROBE = "/probe"

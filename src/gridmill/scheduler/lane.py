@@ -96,7 +96,8 @@ class Lane:
         self.kept_for_gang = False
         self.backfills = 0
         self.claimant: Ticket | None = None
-        self.planned: dict[str, list[str]] = {}  # node -> pods that this plan starts on it
+        self.planned: dict[str, list[str]] = {}
+        """The pods that this plan starts on each node."""
         self.alive = len(self.open) + len(self.coming) + snapshot.places.busy_broken(name)
         self.wanted_amounts: Amounts | None = None
         self._up = snapshot.places.open.get(name, _NO_PODS)
@@ -318,7 +319,8 @@ class LaneQueue:
         """Replace the first job, which was processed, by the jobs behind it."""
         first = self._heap[0]
         behind = lane.members.get(first[JOB_CLASS])
-        if behind is not None:  # the next class was added behind the first job of this one
+        # the next class is already in the heap, because it was added behind the first job of this class
+        if behind is not None:
             member = next(behind, None)
             if member is None:
                 heappop(self._heap)

@@ -128,7 +128,8 @@ def _of_label(spec: DatasetSpec) -> Iterator[NamedColumn]:
         return
     yield from _each(basis, {"label.on": label.on})
     yield from _each(label.table or basis, {"label.on": label.on, "label.column": label.sources})
-    if label.table is not None:  # without a table, it may name any column or feature of the row
+    # without a table, the expression is not checked, because it may name any column or feature of the row
+    if label.table is not None:
         yield from _known_at(label.table, "label", label.known_at)
 
 

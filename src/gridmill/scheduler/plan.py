@@ -353,7 +353,8 @@ def _make_room(draft: DraftPlan, line: LaneQueue) -> None:
 def _will_fit(draft: DraftPlan, lane: Lane, group: JobClass) -> bool:
     fits = _finds_or_brings_up(draft, lane, group.demand)
     if fits and draft.shares is not None:
-        draft.shares[group.project].start(group)  # count the job: no more pods start than the quota allows
+        # counts the job, so that the plan does not start more pods than the quota allows
+        draft.shares[group.project].start(group)
     return fits
 
 

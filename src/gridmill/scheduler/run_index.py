@@ -225,9 +225,8 @@ class JobsByResource:
         return _turn(job_run, self.runs.get(job_run.run_id))
 
     def _take_turn(self, job_run: JobRun, run: Run | None, turn: str) -> None:
-        gathering = (
-            job_run.parts and job_run.state is JobState.WAITING
-        )  # the parts of the job had the turn, and the job keeps it
+        # the parts of the job had the turn, and the job keeps the turn when it combines their outputs
+        gathering = job_run.parts and job_run.state is JobState.WAITING
         if job_run.state is JobState.RUNNING or gathering:
             self.turns.run(turn, job_run.id)
         elif job_run.state is JobState.WAITING and run is not None and run.state is RunState.ACTIVE:

@@ -378,7 +378,7 @@ def invert(matrix: Matrix) -> Matrix | None:
     """Return the inverse of a small symmetric matrix, by Gauss-Jordan elimination. The result is None if the
     matrix is singular."""
     size = len(matrix)
-    # the columns have very different magnitudes
+    # scales the matrix, because its columns have very different magnitudes
     scale = [row[index] ** 0.5 for index, row in enumerate(matrix)]
     if not all(scale):
         return None

@@ -62,7 +62,8 @@ class WaitSimulation:
         standings: Mapping[str, ProjectStanding],
     ) -> None:
         self._now = 0.0
-        self._free = [0.0] * max(0, places - len(here))  # the time at which each place is free
+        self._free = [0.0] * max(0, places - len(here))
+        """The time at which each place is free."""
         self._free += (stay.ends for stay in here)
         self._numbers = count()
         self._ends = [(ends, next(self._numbers), claim) for ends, claim in (*here, *elsewhere)]

@@ -138,7 +138,8 @@ def _input(name: str, before: ReadVersion | None, now: ReadVersion | None) -> st
 
 
 def _counted(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    if any(name.endswith("/") for name in (*before, *now)):  # above this number only folders are recorded
+    # if there are very many files, only their folders are recorded, with names that end with `/`
+    if any(name.endswith("/") for name in (*before, *now)):
         more = _count(now) - _count(before)
         if before != now:
             yield show_count(more, "new file") if more > 0 else "changed files"
@@ -166,7 +167,8 @@ def _files(what: str, before: Mapping[str, str], now: Mapping[str, str]) -> Iter
         "was deleted": [name for name in before if name not in now],
     }
     for verb, names in verbs.items():
-        if len(names) == 1 and names[0].endswith("/"):  # above this number only folders are recorded
+        # if there are very many files, only their folders are recorded
+        if len(names) == 1 and names[0].endswith("/"):
             yield f"{what}s in {names[0]} changed"
         elif len(names) == 1:
             yield f"{what} {names[0]} {verb}"

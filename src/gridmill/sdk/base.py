@@ -69,7 +69,7 @@ class Connected:
         self._attends: set[str] = set() if attends is None else attends
         self._warned = set[str]()
         self._grid_connection = self._connect_and_warn()
-        self._turn = threading.RLock()  # only one thread at a time replaces the connection
+        self._turn = threading.RLock()  # held so that only one thread at a time replaces the connection
 
     @property
     def grid(self) -> Grid:
@@ -175,7 +175,7 @@ class Connected:
             try:
                 return question(connection.grid)
             except HungNodeError:
-                raise  # it has not ended: no other one takes over
+                raise  # a control node that hangs has not ended, so no other control node can take over
             except UnavailableError as error:
                 if connection.reading or time.monotonic() > until or not may_ask(connection, error):
                     raise

@@ -379,7 +379,8 @@ def make_resource(fields: Mapping[str, object]) -> Resource:
 
 def _construct() -> Any:  # noqa: ANN401  a module
     """Import the constructor of records when it is first used."""
-    from gridmill.declarations import construct  # this import loads YAML and Pydantic
+    # imported here, because it loads YAML and Pydantic, which most clients do not need
+    from gridmill.declarations import construct
 
     return construct
 

@@ -33,7 +33,8 @@ class Declaring(type):
         def __call__(cls, *given: object, **named: object) -> object:
             """Return the record with these fields. Raises PipelineError with the same messages as for
             pipeline files."""
-            from gridmill.declarations.construct import construct  # this import loads YAML and Pydantic
+            # imported here, because it loads YAML and Pydantic, which most clients do not need
+            from gridmill.declarations.construct import construct
 
             return construct(cls.__base__, given, named)
 
@@ -46,7 +47,8 @@ class Declaring(type):
 
 
 def _parameters(noun: type) -> list[Parameter]:
-    from gridmill.declarations.schema import parts  # this import loads Pydantic
+    # imported here, because it loads Pydantic, which most clients do not need
+    from gridmill.declarations.schema import parts
 
     return [
         Parameter(name, Parameter.KEYWORD_ONLY, default=Parameter.empty if part.required else part.default)

@@ -179,7 +179,7 @@ def open_url(url: str, token: str | None, settings: Settings) -> OpenGrid:
     """Connect to the control node at `http://HOST:PORT`. The default token is the token of the home."""
     if not url.startswith(("http://", "https://")):
         raise InputError(f"{url!r} is not an address of a control node", hint="Write http://127.0.0.1:8700.")
-    # this import loads OpenSSL, which connections to a home do not need
+    # imported here, because it loads OpenSSL, which connections to a home do not need
     from gridmill.sdk.grid_http import over_tcp
 
     announced = _announced(settings.home)

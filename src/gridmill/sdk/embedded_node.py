@@ -32,7 +32,7 @@ def start_node(settings: Settings) -> socket.socket | None:
     try:
         with theirs:
             process = _spawn(settings, theirs)
-        process.wait()  # this process forks the control node and ends
+        process.wait()  # returns soon, because this process only forks the control node and ends
         ours.settimeout(_START_SECONDS)
         is_up = _is_up(ours)
     except BaseException:

@@ -122,14 +122,16 @@ def read_project(source: Source, values: Mapping[str, Any] | None, *, awaiting: 
         raise InputError("`set` works only with pipeline files; set the values of a Pipeline in the object")
     if source.written is not None:
         return source
-    from gridmill.declarations.construct import validated  # this import loads YAML and Pydantic
+    # imported here, because it loads YAML and Pydantic, which most clients do not need
+    from gridmill.declarations.construct import validated
 
     return validated(source)
 
 
 def read_all(path: Path, values: Mapping[str, Any] | None) -> tuple[object, ...]:
     """Return all records that a file declares. Raises PipelineError."""
-    from gridmill.declarations import read_declarations  # this import loads YAML and Pydantic
+    # imported here, because it loads YAML and Pydantic, which most clients do not need
+    from gridmill.declarations import read_declarations
 
     return read_declarations(path, set_values=words(values), awaiting=True)
 

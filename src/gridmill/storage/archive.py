@@ -70,7 +70,7 @@ _CHUNK_BYTES = MIB
 _MANIFEST_BYTES = 256 * MIB
 """The largest size of a manifest, which is read into memory completely. The manifest of 100,000 files takes
 about 20 MiB."""
-_ENCRYPTED = 0x1  # a bit in the flags of an entry of a zip file
+_ENCRYPTED = 0x1  # this bit in the flags of a ZIP entry means that the entry is encrypted
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time, so that the same project gives the same archive
 
 

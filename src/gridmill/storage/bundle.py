@@ -232,7 +232,7 @@ def make_bundle(
     if not path.exists():
         try:
             _write_tar(entries, path, digest)
-        except ConflictError:  # perhaps not now, but before, and unseen: what was kept is not believed again
+        except ConflictError:  # the hashes are deleted, because the file may also have changed before, unseen
             if hashes is not None:
                 hashes.unlink(missing_ok=True)
             raise

@@ -26,7 +26,7 @@ _FOLDERS: Mapping[DiskArea, str] = {
     DiskArea.ENVIRONMENT: "cache/environments",
 }
 _PLACES = {"checkpoints": DiskArea.CHECKPOINTS, MANIFESTS: DiskArea.MANIFEST}
-_OUTPUT_DEPTH = 4  # KIND/PIPELINE/JOB/FOLDER
+_OUTPUT_DEPTH = 4  # outputs are stored at KIND/PIPELINE/JOB/FOLDER below the storage root
 _LOCK = ".lock"
 _STAGED = (STAGING, f"{GOING}{STAGING}")
 
@@ -46,7 +46,8 @@ class LocalHomeFolders:
     def _things(self) -> Iterator[DiskItem]:
         for path in _at_depth(self._root, _OUTPUT_DEPTH):
             name = str(path.relative_to(self._root))
-            if not name.startswith("."):  # being written or being deleted
+            # a folder with such a name is still being written, or is being deleted
+            if not name.startswith("."):
                 yield from _thing(_PLACES.get(name.partition("/")[0], DiskArea.OUTPUT), name, path)
         for path in _entries(self._root):
             if path.name.startswith(_STAGED):

@@ -136,7 +136,7 @@ class RunIndex:
         self._blocks: list[LogPart] = []
         self._growing = _Growing()
         self._newest_read: tuple[tuple[int, int, int], PartData] | None = (
-            None  # because a page can end within the text of a frame
+            None  # the part that was read last is kept, because a page of the log can end within it
         )
         self._lock = Lock()
 
@@ -147,7 +147,8 @@ class RunIndex:
             self._refresh_segments()
             while True:
                 chunks = self._chunks(self._blocks[-1].number + 1 if self._blocks else 0)
-                has_news = not chunks and self._refresh_segments()  # the chunk was sealed meanwhile
+                # if there is no chunk, the last chunk may have been sealed meanwhile
+                has_news = not chunks and self._refresh_segments()
                 if chunks is not None and not has_news:
                     return _with_gaps(self._blocks + chunks)
 

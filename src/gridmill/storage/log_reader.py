@@ -280,16 +280,15 @@ class _TailSearch:
             return False
         if key not in self._seen:
             self._seen.add(key)
-            if (
-                not text.endswith(b"\n") and self.found < self.wanted
-            ):  # an incomplete line, or the end of a log without a line break
+            # the text ends with an incomplete line, or the log ends without a line break
+            if not text.endswith(b"\n") and self.found < self.wanted:
                 self._begin(key, frame, end)
         while end > 0:
             newline = text.rfind(b"\n", 0, end)
             if key in self._open:
                 self.start = frame.offset + newline + 1
                 if newline < 0:
-                    return True  # the line starts before this text
+                    return True  # the text is read further back, because the line starts before this text
                 self._open.discard(key)
             if newline < 0 or self.found >= self.wanted:
                 break
@@ -332,7 +331,7 @@ def _go_back(index: RunIndex, parts: Sequence[LogPart], query: LogQuery, search:
         data = index.read(part)
         if data is None:
             if any(one == part for one in index.parts()):
-                continue  # the part is damaged
+                continue  # the part exists, but is damaged: it is left out
             return False
         for frame in reversed(data.frames):
             if _wants(frame, query) and not search.back(frame, data.text(frame)):

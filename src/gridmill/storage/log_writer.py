@@ -65,12 +65,14 @@ class RunWriter:
         self._last: dict[str, int] = {}
         self._descriptor: int | None = None
         self._segment, self._blocks_in_segment = 0, 0
-        self._emptied: set[int] = set()  # segments that have no text left and do not grow
+        self._emptied: set[int] = set()
+        """The segments that have no text left and do not grow."""
         self.kept: dict[str, int] = {}
         """For each job, the number of bytes of its text that are stored in blocks."""
         self.end = 0
         self._chunk, self._size = 0, 0
-        self._chunk_start = 0  # the offset of its first text
+        self._chunk_start = 0
+        """The offset of the first text of the chunk."""
         self._sealed, self._sealed_end = -1, 0
         self._open_segments()
         self._open_chunks()

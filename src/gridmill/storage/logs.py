@@ -55,8 +55,10 @@ class LogFiles:
         self._background = background
         self._writers: OrderedDict[str, RunWriter] = OrderedDict()
         self._indexes: OrderedDict[str, RunIndex] = OrderedDict()
-        self._lock = threading.Lock()  # guards the two tables above, and the set of due work
-        self._sealing = threading.RLock()  # held while logs are sealed, dropped or deleted
+        self._lock = threading.Lock()
+        """Guards the two tables above, and the set of due work."""
+        self._sealing = threading.RLock()
+        """Held while logs are sealed, dropped or deleted."""
         self._due: dict[str, None] = {}
         self._finished: set[str] = set()
         self._wake = threading.Event()

@@ -5,7 +5,8 @@ from contextlib import suppress
 from gridmill.errors import StoreInUseError, StoreLostError
 from gridmill.stores.dialect import Connection, Cursor, Dialect, transaction
 
-_LOCK = "1735551332, 1"  # two arbitrary numbers of Gridmill: "grid", and its first lock
+# two arbitrary numbers that other programs hardly use: "grid" in ASCII, and 1 for Gridmill's first lock
+_LOCK = "1735551332, 1"
 _NAME = "SELECT set_config('application_name', %(owner)s, false)"
 _TAKE = f"SELECT pg_try_advisory_lock({_LOCK})"
 _GIVE = f"SELECT pg_advisory_unlock({_LOCK})"

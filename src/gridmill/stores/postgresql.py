@@ -12,15 +12,18 @@ from gridmill.domain.usage import StoreSpace
 from gridmill.errors import InputError, StoreLostError
 from gridmill.stores.dialect import Connection, Dialect
 
-_KEEPALIVES = {"idle": 10, "interval": 5, "count": 3}  # seconds, seconds, times
+# in seconds, seconds and tries: a lost connection is noticed after 25 s
+_KEEPALIVES = {"idle": 10, "interval": 5, "count": 3}
 _ARGUMENTS = {
-    "connect_timeout": 10,  # seconds
-    **{f"keepalives_{name}": value for name, value in _KEEPALIVES.items()},  # detects a lost server
-    "tcp_user_timeout": 25_000,  # milliseconds; also within a statement
-    # the server detects a lost client, and releases its lock for the next owner
+    "connect_timeout": 10,  # in seconds, because libpq waits for ever by default
+    # so that this process detects a lost server
+    **{f"keepalives_{name}": value for name, value in _KEEPALIVES.items()},
+    # in milliseconds; keepalives do not detect a loss while data of a statement is unacknowledged
+    "tcp_user_timeout": 25_000,
+    # so that the server detects a lost client, and releases its lock for the next owner
     "options": " ".join(f"-c tcp_keepalives_{name}={value}" for name, value in _KEEPALIVES.items()),
 }
-_LOCK = 0x6772_6964  # an arbitrary number of Gridmill: "grid"
+_LOCK = 0x6772_6964  # an arbitrary number that other programs hardly use: "grid" in ASCII
 
 
 def at(url: str) -> Dialect:
@@ -80,7 +83,7 @@ def _address(url: str) -> SplitResult:
     address = urlsplit(url)
     try:
         _ = address.port
-    except ValueError as error:  # the port is not a number
+    except ValueError as error:  # raised if the port is not a number
         raise InputError(
             "this is not a database URL", hint="Example: postgresql://USER@HOST/DATABASE"
         ) from error

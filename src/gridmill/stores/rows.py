@@ -152,7 +152,7 @@ def check_event(columns: Sequence[str], row: Row, checksum: object) -> None:
     try:
         if event_checksum(dict(zip(columns, row, strict=True))) == checksum:
             return
-    except (ValueError, TypeError):  # a column has another type
+    except (ValueError, TypeError):  # a damaged row can have a value of another type in a column
         pass
     raise DamagedRowError("it does not match its checksum")
 

@@ -13,7 +13,8 @@ older versions to the last version."""
 RETIRED = ("0001",)
 """Early schema versions that cannot be opened, because fields of their records had other names."""
 
-STAMP = "alembic_version"  # the table in which Alembic stores the schema version
+STAMP = "alembic_version"
+"""The table in which Alembic stores the schema version."""
 
 TABLES = (
     # position grows: the order of first puts; noun: the class's name; live: false for every JobRun, which is
@@ -95,7 +96,8 @@ def prepare(dialect: Dialect, connection: Connection) -> None:
             if _version(dialect, connection) is None:  # read again: another process may have been first
                 _make(dialect, cursor)
     elif version != VERSIONS[-1]:
-        from gridmill.stores.migrate import upgrade  # loads Alembic and SQLAlchemy
+        # imported here, because it loads Alembic and SQLAlchemy, which only an upgrade needs
+        from gridmill.stores.migrate import upgrade
 
         upgrade(dialect)
 

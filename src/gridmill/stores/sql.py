@@ -370,7 +370,8 @@ class SqlStore:
     def counters(self) -> Mapping[str, int]:
         """See Store."""
         used, damaged = self._read_counters()
-        if damaged:  # the remaining records show which numbers are used up at least
+        # if the counters are damaged, the remaining records show which numbers are used up at least
+        if damaged:
             nouns = [record.noun for kind in (Run, Deployment) for record in self.list(kind)]
             least = numbers_used(Put(noun=noun, expected=0) for noun in nouns)
             used |= {name: max(number, used.get(name, 0)) for name, number in least.items()}

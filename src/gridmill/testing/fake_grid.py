@@ -148,7 +148,8 @@ class Act(StrEnum):
 
     SUCCEED = "succeed"
     FAIL = "fail"
-    HANG = "hang"  # the job runs until it is stopped
+    HANG = "hang"
+    """The job runs until it is stopped."""
 
 
 @recorded

@@ -150,7 +150,7 @@ class FakeAdvising:
 
 T = TypeVar("T")
 HERE = Node(name="here", capacity=Amounts(cpus=2, memory_bytes=8 * GIB))
-with_changes = replace  # where a parameter is named `replace`
+with_changes = replace  # another name, because some functions have a parameter named `replace`
 
 
 def page_of_newest(request: PageRequest[int], newest: Sequence[T]) -> Page[T]:

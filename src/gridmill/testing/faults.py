@@ -19,11 +19,16 @@ class Fault(StrEnum):
     """The fault that is injected into one commit."""
 
     NONE = "none"
-    FAIL_BEFORE = "fail-before"  # nothing is written, and StorageError is raised
-    FAIL_AFTER = "fail-after"  # everything is written, but StorageError is raised
-    REPEAT = "repeat"  # sent twice, as by a client that lost the first answer; the second answer is returned
-    KILL_BEFORE = "before-commit"  # SIGKILL to this process before the write
-    KILL_AFTER = "after-commit"  # SIGKILL to this process after the write
+    FAIL_BEFORE = "fail-before"
+    """Nothing is written, and StorageError is raised."""
+    FAIL_AFTER = "fail-after"
+    """Everything is written, but StorageError is raised."""
+    REPEAT = "repeat"
+    """The commit is sent twice, as by a client that lost the first answer. The second answer is returned."""
+    KILL_BEFORE = "before-commit"
+    """This process receives SIGKILL before the write."""
+    KILL_AFTER = "after-commit"
+    """This process receives SIGKILL after the write."""
 
 
 class FaultSchedule(Protocol):

@@ -119,7 +119,8 @@ class Host:
         network.cables += 1
         self._cable = f"gm{network.tag}c{network.cables}"
         digest = hashlib.sha256(f"{network.tag}{self.name}".encode()).digest()
-        mac = "02:" + ":".join(f"{byte:02x}" for byte in digest[:5])  # the same after a reboot
+        # computed from the names, so that the address is the same after a reboot
+        mac = "02:" + ":".join(f"{byte:02x}" for byte in digest[:5])
         _run(
             "ip", "link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", str(self.init)
         )

@@ -85,7 +85,7 @@ class LinkHarness(ABC):
         """Opens a connection that sends these bytes, even if the bytes are not a valid message. The
         connection stays open as long as the returned object exists."""
 
-    # methods for the tests
+    # --- methods for the tests
 
     def start(self) -> LinkServer:
         """Starts a link server. After a server was closed, the next call starts another server at the same

@@ -238,7 +238,7 @@ class SimulatedWorld:
         if self.clock.monotonic() < self._away_until:
             raise UnavailableError("the simulated site is away")
 
-    # LinkServer
+    # --- LinkServer
 
     def receive(self) -> Sequence[ReceivedMessage]:
         """Returns the messages that have arrived."""
@@ -264,7 +264,7 @@ class SimulatedWorld:
             self._deliver(pod)
         self._close(channel)
 
-    # faults
+    # --- faults
 
     def kill_pod(self, pod_id: str) -> None:
         """Kills the pod as SIGKILL does: its jobs die with it. The journal of every second killed pod is
@@ -329,7 +329,7 @@ class SimulatedWorld:
             self._close(channel)
         self._inbox.clear()
 
-    # time
+    # --- time
 
     def next_event(self) -> float | None:
         """Returns the monotonic time of the next event that happens without a call."""

@@ -168,7 +168,7 @@ def _refused(store: Store, changes: Sequence[Change], events: Sequence[Event] = 
     raise AssertionError(f"a stale commit was taken: {changes}")
 
 
-# -- records ---------------------------------------------------------------------------------------------
+# --- records
 
 
 def check_every_noun_comes_back_as_it_was(open_store: Opener) -> None:
@@ -302,9 +302,8 @@ def _check_pages(store: Store, random: Random, order: Order, size: int) -> None:
     """Checks pages with names that collations sort in another order than their code points."""
     letters = "aAbBzZ-_0é"
     names = [f"{random.choice(letters)}{random.choice(letters)}{number}" for number in range(24)]
-    here = {
-        key_of(record.noun): record.version for record in store.list(Resource)
-    }  # because earlier checks have used their names
+    # the records exist already, because earlier checks have used their names
+    here = {key_of(record.noun): record.version for record in store.list(Resource)}
     store.commit([Delete(noun=Resource, key=name, expected=version) for name, version in here.items()])
     put_new(store, *(a_resource(name) for name in names))
     throughout, made = [*names], 0
@@ -347,7 +346,7 @@ def check_every_class_is_listed_by_its_parent(open_store: Opener) -> None:
             assert not store.list(type(noun), parent="nobody")
 
 
-# -- what is live ----------------------------------------------------------------------------------------
+# --- live records
 
 
 def check_live_is_what_the_control_node_keeps_in_memory(open_store: Opener) -> None:
@@ -417,7 +416,7 @@ def check_counters_never_go_back(open_store: Opener) -> None:
         _refused(store, [Put(noun=a_run(50), expected=0), Put(noun=a_run(2), expected=7)])
 
 
-# -- all together -----------------------------------------------------------------------------------
+# --- random commits
 
 
 def check_it_agrees_with_a_model(open_store: Opener) -> None:
@@ -431,7 +430,7 @@ def check_it_agrees_with_a_model(open_store: Opener) -> None:
         model.compare(store)
 
 
-# -- stores that share a database ---------------------------------------------------------------------
+# --- stores that share a database
 
 
 def check_it_is_there_after_reopening(open_store: Opener) -> None:
@@ -444,7 +443,7 @@ def check_it_is_there_after_reopening(open_store: Opener) -> None:
         assert everything(store) == before
         later, again = store.commit([], [an_event(2), an_event(1)])
         assert (later > sequence, again) == (True, 0)
-        store.close()  # closing can be repeated
+        store.close()  # the end of the block closes the store once more, because closing must be repeatable
 
 
 def check_two_stores_conflict(open_store: Opener) -> None:

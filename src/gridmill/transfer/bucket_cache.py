@@ -64,9 +64,10 @@ def parts(name: str, index: bytes) -> Mapping[str, PackSlice]:
     return result
 
 
-_FEW = 64  # up to this many chunks are requested singly; for more the bucket is listed
+_FEW = 64
+"""Up to this many chunks are requested one by one. For more chunks, the bucket is listed."""
 _AT_ONCE = 16
-_WORTH_A_PACK = 4  # a pack needs two requests
+_WORTH_A_PACK = 4  # fewer chunks are stored singly, because a pack needs two requests
 _FOLDERS = ("index", "packs", "chunks")
 _INDEX_BYTES = 64 << 20
 

@@ -175,7 +175,8 @@ Smaller chunks need more requests and disk syncs, and larger chunks transfer mor
 a file of 256 MB, on average 2 % is transferred with chunks of 4 MiB, and 3 % with chunks of 8 MiB.
 """
 _READ_BYTES = _SMALL_BYTES = 1 << 18  # stays in the processor's cache until it is hashed
-_TOGETHER = 256  # small files that a thread reads in one turn
+_TOGETHER = 256
+"""The number of small files that a thread reads in one turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +250,7 @@ def _walk(root: Path) -> Iterator[_ScannedFile]:
         for above, folders, names, folder in os.fwalk(dir_fd=top, onerror=_raise):
             below = os.path.normpath(above)
             before = "" if below == "." else f"{below}/"
-            for name in folders:  # os.fwalk lists links to folders as folders
+            for name in folders:  # checked here, because os.fwalk lists a link to a folder among the folders
                 _check_no_link(os.stat(name, dir_fd=folder, follow_symlinks=False), root, before + name)
             for name in names:
                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)

@@ -17,7 +17,9 @@ from gridmill.domain.usage import DiskSpace
 from gridmill.errors import CapacityError, UnavailableError
 
 _LOG = logging.getLogger(__name__)
-_EVICTED_BYTES = 8 << 20  # evicted from the store with the oldest chunks, before the ages are compared again
+_EVICTED_BYTES = 8 << 20
+"""The number of bytes that are evicted from the store with the oldest chunks before the ages of the stores
+are compared again."""
 
 
 _RELIEVED_BYTES = 32 << 20

@@ -13,15 +13,15 @@ _EACH = 16
 complete file system is synced once."""
 _C = ctypes.CDLL(None, use_errno=True)
 _SYNC_FILE_RANGE: Callable[..., int] | None = getattr(_C, "sync_file_range", None)
-_WRITE = 2  # SYNC_FILE_RANGE_WRITE: start to write, do not wait
-READ_ONLY = 0o444  # placed files are hard links to stored files
+_WRITE = 2  # SYNC_FILE_RANGE_WRITE starts to write the data and does not wait
+READ_ONLY = 0o444  # placed files are hard links to stored files, which a job must not change
 SEALED_NS = 1_000_000_000_000_000_000
 """The modification time that sealed files get. A file with any other modification time was changed, and is
 not used any more."""
 _PIECE_BYTES = 1 << 18
 _JUST_NS = 60_000_000_000
 _RENAMEAT2: Callable[..., int] | None = getattr(_C, "renameat2", None)
-_EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE, AT_FDCWD
+_EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE and AT_FDCWD, which Python does not define
 _SYNCFS: Callable[[int], int] | None = getattr(_C, "syncfs", None)  # macOS has no such call
 
 

@@ -55,7 +55,8 @@ class ParallelStreams:
         if not self.thin:
             self.now = self._most
             return
-        if streams > 1 and streams - 1 not in self._known:  # the line was fast until now
+        # the line was fast until now, so what was learned about its streams is void
+        if streams > 1 and streams - 1 not in self._known:
             self.now, self._worth, self._known = 1, self._most, {}
             return
         best = self._known[streams] = max(bytes_per_second, self._known.get(streams, 0.0))
@@ -65,14 +66,19 @@ class ParallelStreams:
 
 
 BATCH_BYTES = 8 << 20
-_ASKED = 10_000  # hashes in one request
+_ASKED = 10_000
+"""The number of hashes in one request."""
 _BATCH_CHUNKS = 1000
-_TOGETHER = 256  # small files that are read in one turn
-_DAMAGED = 3  # attempts for a chunk that arrives damaged
+_TOGETHER = 256
+"""The number of small files that are read in one turn."""
+_DAMAGED = 3
+"""The number of times that a chunk may arrive damaged."""
 _LONGEST_WAIT_SECONDS = 10.0
-_THIN_BATCH_BYTES = 1 << 20  # a large chunk is a batch of its own
-_CHUNK_COST_BYTES = 1 << 10  # the rate of a line that this many more batches do not raise
-_LOOK_SECONDS = 0.5  # a waiting thread sees the end of the transfer within this time
+# small, so that a broken slow line loses little; a larger chunk is a batch of its own
+_THIN_BATCH_BYTES = 1 << 20
+# added for each chunk, because a chunk costs as much time as this many more bytes
+_CHUNK_COST_BYTES = 1 << 10
+_LOOK_SECONDS = 0.5  # a waiting thread notices the end of the transfer within this time
 
 T = TypeVar("T")
 

@@ -73,7 +73,8 @@ class _PartialFile:
         self.writers, self.gone, self.readers = 0, False, False
         # one writer at a time, because the written content may turn out to be wrong
         self.flowing = set[int]()
-        self.writing = threading.Lock()  # waits happen here; waits in the kernel would spin
+        # waits happen at this lock, because waits in the kernel would use the CPU
+        self.writing = threading.Lock()
 
     def fitting(self, chunk: str, size_bytes: int) -> list[int]:
         """Returns the positions at which the chunk can be written: no chunk has arrived there, the size

@@ -15,9 +15,9 @@ LARGEST_CHUNK_BYTES = 64 << 20
 """Chunks larger than this number of bytes are refused from any sender."""
 User = tuple[int, int]
 """The user id and the group id of a Unix user."""
-_LONGEST_PATH, _LONGEST_NAME = 4000, 255  # bytes; the limit of Linux
+_LONGEST_PATH, _LONGEST_NAME = 4000, 255  # the limits of Linux, in bytes
 _HASH = re.compile("[0-9a-f]{64}")
-# an empty name, `.`, `..`, and characters that no valid name has
+# matches an empty name, `.`, `..`, and characters that no valid name has
 _LEADS_ELSEWHERE = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\\\0]")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a FIFO must not block
@@ -131,7 +131,7 @@ def _enter(folder: int, name: str, place: tuple[Path, str], *, made: bool, user:
         entered = os.open(name, _FOLDER, dir_fd=folder)
     except FileNotFoundError as error:
         raise NotFoundError("there is no such folder", place=str(Path(*place))) from error
-    except NotADirectoryError as error:  # a link gives this error too
+    except NotADirectoryError as error:  # opening a link with O_NOFOLLOW raises this error too
         raise UnsafePathError(f"{name!r} on the path is a link or a file", place=str(Path(*place))) from error
     if made and user is not None:
         os.fchown(entered, *user)

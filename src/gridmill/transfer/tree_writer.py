@@ -237,7 +237,7 @@ class TreeCheckout:
                 self._write(replace(wanted, mark=(status.st_ino, status.st_mtime_ns)))
                 self._put(draft, wanted.uri)
         finally:
-            _remove(draft)  # or the tree that was there before
+            _remove(draft)  # the draft, or the tree that was there before, because `_put` exchanges the two
 
     def _draw(self, draft: Path, manifest: Manifest, *, writable: bool) -> None:
         """Writes the folder to the disk as a draft."""

@@ -28,7 +28,8 @@ class WriteBatch:
         try:
             try:
                 _write_new(draft, data)
-            except (FileNotFoundError, NotADirectoryError):  # the first file in its folder, or no folder
+            # the file is the first in its folder, or mkdir reports that a file is in the way
+            except (FileNotFoundError, NotADirectoryError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _write_new(draft, data)
         except OSError as error:

@@ -135,7 +135,8 @@ class Channel:
         self._liveness = liveness
         self._monotonic = monotonic
         self._lines = LineSplitter(GREETING_LIMIT_BYTES)
-        self._farewell: float | None = None  # the latest time to close a finished channel
+        self._farewell: float | None = None
+        """The latest time to close a finished channel."""
 
     def read(self) -> bool | None:
         """Reads one piece of data. Returns None if there is no data now."""
@@ -152,7 +153,8 @@ class Channel:
                 if not isinstance(message, Hello | Events | Heartbeat):
                     raise InputError(f"a pod does not send messages of type {type(message).__name__}")
                 self._lines.limit_bytes = LINE_LIMIT_BYTES
-                if not isinstance(message, Heartbeat):  # the links handle heartbeats themselves
+                # not counted as spoken, because the links handle heartbeats themselves
+                if not isinstance(message, Heartbeat):
                     self.has_spoken = True
                     self._deliver(ReceivedMessage(channel=self.number, message=message), len(line))
         except InputError as error:

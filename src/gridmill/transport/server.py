@@ -68,11 +68,12 @@ class EventLoop:
         self._numbers = itertools.count(1)
         self._channels: dict[int, Channel] = {}
         self._folders: dict[WireSource, NewLiveness] = {}
-        self._folder_of: dict[int, WireSource] = {}  # polled channels
+        self._folder_of: dict[int, WireSource] = {}
+        """The folder of each channel that is polled."""
         self._listeners: dict[socket.socket, Watcher] = {}
         self._next_tick = 0.0
 
-    # watched sockets and folders
+    # --- watched sockets and folders
 
     def watch(self, sock: socket.socket, watcher: Watcher) -> None:
         """Calls `watcher` whenever there is something to read from `sock`."""
@@ -99,7 +100,7 @@ class EventLoop:
         """Polls `folder`."""
         self._folders[folder] = new_liveness
 
-    # commands for channels
+    # --- commands for channels
 
     def send(self, number: int, lines: bytes) -> None:
         """Queues encoded messages for a channel. If the channel has ended, the function does nothing."""
@@ -129,7 +130,7 @@ class EventLoop:
             listener.close()
         self._selector.close()
 
-    # one turn
+    # --- one turn
 
     def turn(self, timeout_seconds: float | None) -> None:
         """Waits for events for at most this number of seconds (None means without a limit), and handles the
@@ -158,7 +159,7 @@ class EventLoop:
             if listener not in self._selector.get_map():
                 self.watch(listener, watcher)
 
-    # channels
+    # --- channels
 
     def _open(self, wire: Wire, new_liveness: NewLiveness | None) -> Channel:
         number = next(self._numbers)
@@ -189,7 +190,7 @@ class EventLoop:
         if channel.has_spoken:
             self._deliver(ReceivedMessage(channel=channel.number, message=None), 0)
 
-    # sockets
+    # --- sockets
 
     def _accept(
         self,
@@ -239,7 +240,7 @@ class EventLoop:
         if descriptor is not None:
             self._selector.register(descriptor, selectors.EVENT_READ, watcher)
 
-    # folders
+    # --- folders
 
     def _poll(self, folder: WireSource) -> None:
         for wire in folder.poll():
@@ -280,7 +281,8 @@ RECEIVE_LIMIT_BYTES = 16 * 2**20
 """If this many bytes wait for the loop of the control node, no more messages are read. The pods store all
 further messages in their journals."""
 _CLOSE_SECONDS = 10.0
-_BREATH_SECONDS = 0.1  # after an internal error, so that an error in each turn does not use a whole CPU
+# a pause after an internal error, so that an error in each turn does not use a whole CPU
+_BREATH_SECONDS = 0.1
 
 
 class PodLinkServer:
@@ -305,7 +307,8 @@ class PodLinkServer:
         self._commands: deque[Callable[[], None]] = deque()
         self._lock = threading.Condition()
         self._closing = False
-        self._sockets: list[tuple[Path, int]] = []  # paths of our sockets, with their inodes
+        self._sockets: list[tuple[Path, int]] = []
+        """The paths of the sockets of this server, with their inodes."""
         self._bell, self._ring = socket.socketpair()
         for end in (self._bell, self._ring):
             end.setblocking(False)
@@ -313,7 +316,7 @@ class PodLinkServer:
         self._thread = threading.Thread(target=self._loop, name="gridmill-links", daemon=True)
         self._thread.start()
 
-    # addresses on which the links listen
+    # --- addresses on which the links listen
 
     def listen_unix(self, path: Path | str, *, user: int | None = None, most: int | None = None) -> None:
         """Accepts pods at a Unix socket with mode 0600. Only the same user, root and the given `user` can
@@ -343,7 +346,8 @@ class PodLinkServer:
 
         Raises InputError if the files cannot be used, and UnavailableError if the address cannot be used.
         """
-        from gridmill.transport import tls  # imports OpenSSL, which most grids do not need
+        # imported here, because it loads OpenSSL, which most grids do not need
+        from gridmill.transport import tls
 
         context, fingerprint = tls.server_context(certfile, keyfile), tls.fingerprint_of(certfile)
         listener = tls.listen(host, port)
@@ -357,7 +361,7 @@ class PodLinkServer:
         watched = SpoolFolder(Path(folder), self._monotonic)
         self._do(lambda: self._exchange.add_folder(watched, for_spool))
 
-    # LinkServer
+    # --- LinkServer
 
     def receive(self) -> Sequence[ReceivedMessage]:
         """Returns all received messages. The messages of each channel are in order. The function never
@@ -389,7 +393,7 @@ class PodLinkServer:
         if self._thread is not threading.current_thread():
             self._thread.join(_CLOSE_SECONDS)
 
-    # the thread
+    # --- the thread
 
     def _do(self, command: Callable[[], None]) -> None:
         self._commands.append(command)

@@ -29,7 +29,7 @@ from gridmill.transport.pod_side import StreamLink, Waiting
 from gridmill.transport.socket import Wire
 
 _QUICKEST_SECONDS, _SLOWEST_SECONDS, _SLOWING = 0.005, 0.5, 1.25
-_COUNT_FROM_BYTES = 2**20  # with fewer unread bytes the folder is not checked
+_COUNT_FROM_BYTES = 2**20  # saves listing the folder as long as few bytes are unread
 _ANSWER_SECONDS = 90.0
 
 
@@ -42,8 +42,10 @@ class SpoolWire:
         self._source, self._target = connection / read_from, connection / write_to
         self._owns = owns
         self._next_read = self._next_write = 1
-        self._names: Iterator[str] = iter(())  # found in the folder and not read yet
-        self._written: deque[tuple[int, int]] = deque()  # number and size of files that may be unread
+        self._names: Iterator[str] = iter(())
+        """The names of files that were found in the folder and not read yet."""
+        self._written: deque[tuple[int, int]] = deque()
+        """The number and the size of each file that may be unread."""
         self._written_bytes = 0
         self._ended = False
 
@@ -135,7 +137,7 @@ def remove(folder: Path) -> None:
         shutil.rmtree(gone, ignore_errors=True)
 
 
-# the pod's end
+# --- the pod's end
 
 
 def make(folder: str, monotonic: Monotonic = time.monotonic) -> PodLink:
@@ -164,7 +166,7 @@ def _dial(folder: Path) -> Generator[Waiting, None, Wire]:
     return SpoolWire(connection, read_from="in", write_to="out", owns=False)
 
 
-# the control node's end
+# --- the control node's end
 
 
 class SpoolFolder:

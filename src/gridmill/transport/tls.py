@@ -36,7 +36,7 @@ class TlsWire(SocketWire):
             raise BlockingIOError from error
 
 
-# the pod's end
+# --- the pod's end
 
 
 def make(address: str, monotonic: Monotonic = time.monotonic) -> StreamLink:
@@ -131,7 +131,7 @@ def _pod_context() -> ssl.SSLContext:
     return context
 
 
-# the control node's end
+# --- the control node's end
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gridmill.errors import HomeInUseError, StorageError, UnavailableError
 
-_LONGEST_ADDRESS = 100  # sun_path holds 108 bytes on Linux, 104 on macOS
+_LONGEST_ADDRESS = 100  # below the 108 bytes that sun_path holds on Linux, and the 104 bytes on macOS
 _BACKLOG = 512
 
 
@@ -23,7 +23,7 @@ def _address(path: Path) -> Iterator[str]:
         yield str(path)
         return
     link = f"/tmp/.gridmill-{os.urandom(8).hex()}"
-    # fails if it exists, so no other user can have created it before
+    # os.symlink fails if the link exists, so no other user can have created it before
     os.symlink(path.parent.absolute(), link)
     try:
         yield f"{link}/{path.name}"

@@ -75,7 +75,8 @@ def ancestors(catalog: Catalog, artifact: Artifact) -> tuple[Artifact, ...]:
     out."""
     artifacts: dict[str, Artifact] = {}
     waiting = list(artifact.made_from)
-    for artifact_id in waiting:  # the list grows during the loop
+    # the list grows during the loop, so that the loop also visits indirect sources
+    for artifact_id in waiting:
         if artifact_id in artifacts:
             continue
         try:

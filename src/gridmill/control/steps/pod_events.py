@@ -41,7 +41,7 @@ def apply_event(endings: Endings, transaction: Transaction, pod_id: str, event: 
     (fencing), have no effect."""
     attempt = transaction.get(Attempt, event.attempt_id)
     if attempt is None or not runs(attempt) or attempt.token != event.token:
-        return  # fencing: the event is acknowledged and ignored
+        return  # fencing: an attempt that was replaced must change nothing, so its event is only acknowledged
     job_run = transaction.get(JobRun, attempt.job_run_id)
     if event.type in KEPT and (event.type != EventType.METRIC or attempt.rank == 0):
         transaction.events.append(_stored(attempt, job_run, pod_id, event, event.type.value))

@@ -299,7 +299,8 @@ def begin_run(
         jobs=len(pipeline.jobs),
     )
     transaction.put(run)
-    sizes = declared_sizes(control.catalog, pipeline, {})  # sources are listed when their jobs are ready
+    # without listings, because the sources are listed when their jobs are ready
+    sizes = declared_sizes(control.catalog, pipeline, {})
     job_runs = [
         replace(
             _job_run(
@@ -423,7 +424,7 @@ def resume_run(
         return
     run = catalog.ledger.fetch(Run, run_id)
     if run.state == RunState.SUCCEEDED:
-        return  # the run may have ended meanwhile; then there is nothing to stop
+        return  # the run may have succeeded meanwhile, so that nothing has to be repeated
     check_whole(run)
     check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
     check_run_origin(catalog.ledger, storage, transaction, run)
@@ -434,7 +435,7 @@ def resume_run(
     }  # names keep the versions that they had when the run began
     active = replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled)
     transaction.put(replace(active, attended=clients.asked.attended))
-    # the job is divided into parts again
+    # without parts, because a job that is repeated is divided into parts again
     again = _jobs_to_repeat([job_run for job_run in job_runs if job_run.part is None])
     for noun in job_runs:
         job_run = catalog.ledger.fetch(JobRun, noun.id)

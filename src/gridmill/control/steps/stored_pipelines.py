@@ -30,7 +30,8 @@ def _chunk(pipeline: Pipeline, span: tuple[str, str], values: Mapping[str, str])
 def with_values(pipeline: Pipeline, values: Mapping[str, str]) -> Pipeline:
     """Return a stored pipeline with these parameter values, and with the code with which it was applied.
     Raises PipelineError."""
-    read_again = find("declarations", "yaml")  # this import loads YAML, which most nodes never need
+    # imported here, because it loads YAML, which most nodes never need
+    read_again = find("declarations", "yaml")
     written = _written(pipeline, "other values need")
     read: Pipeline = read_again(written, folder=pipeline.folder, set_values=values)
     return replace(read, bundle=pipeline.bundle, commit=pipeline.commit)

@@ -128,7 +128,7 @@ def _follow_up(
         note_latest(ledger, storage, problems, transaction, ended)
     dependents = may_go_on(ledger.snapshot, ended.id)
     look = partial(candidates.add, ended.run_id, dependents)
-    transaction.then(look)  # its results can be read after the commit
+    transaction.then(look)  # after the commit, because the results of the ended job cannot be read before
 
 
 def _ready(

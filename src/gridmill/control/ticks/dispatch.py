@@ -62,9 +62,8 @@ def dispatch(control: Control) -> Plan:
         _release(transaction, release)
     marked = mark_idle(control.ledger, transaction)
     control.ledger.stage(transaction)
-    more = marked or bool(
-        needless(control.ledger.snapshot)
-    )  # deployments that this plan started and that no job needs any more
+    # not complete: another plan has to release the deployments that became needless during this plan
+    more = marked or bool(needless(control.ledger.snapshot))
     return replace(wanted, complete=wanted.complete and not more)
 
 
@@ -289,7 +288,8 @@ def _refuse(control: Control, joining: CachedForecasts, transaction: Transaction
         job_run,
         refused=refusal.message,
     ):
-        control.candidates.add(job_run.run_id, [job_run.id])  # the next plan has more to do
+        # the next plan has to consider the job at its new resource
+        control.candidates.add(job_run.run_id, [job_run.id])
         return
     message = f"{refusal.message.removesuffix('.')}. {refusal.hint}".strip()
     transaction.put(replace(job_run, state=JobState.FAILED, message=message, ended=transaction.now))

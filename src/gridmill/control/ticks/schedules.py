@@ -149,9 +149,10 @@ def _look(
         watch.message = f"{len(new)} new files wait for their block to be closed"
         return min(left, continuous.check_seconds)
     sinks = {job.name for job in pipeline.jobs if job.sink is not None}
+    # no run is needed if the data was already loaded before a restart of the control node
     as_before = (
         unchanged_jobs(control.catalog, control.code, control.timeline, pipeline, listings).keys() >= sinks
-    )  # already loaded before a restart of the control node
+    )
     if not as_before and not _start(control, schedule, pipeline, listings):
         return 0.0
     watch.seen, watch.waiting_since = files, None

@@ -200,7 +200,9 @@ class ArchiveUseCases(UseCases):
                 self._ledger.look_up(Pipeline, noun.name)  # read into the ledger, so that it can be replaced
                 return True
             if not noun.applied:
-                return False  # the last run here is newer
+                # kept, because the pipeline here is that of its last run here, which is newer than the
+                # archive
+                return False
         if record.noun != noun:
             raise ConflictError(
                 f"this grid has another {_WORDS[type(noun)]} {key_of(noun)!r}",

@@ -174,7 +174,7 @@ class DiskUseCases(VersionUseCases):
             run = _removable(control.ledger, run_id)
             gone = [thing for thing in things if _is_of(thing, run_id)]
             records = read_records(control.ledger)
-            # all its attempts have ended
+            # no file is too young to be deleted, because all attempts of the run have ended
             unused = unused_files(control.catalog, records, gone, math.inf, math.inf)
             left = [thing for _, thing in unused]
             preview = RunRemovalPreview(

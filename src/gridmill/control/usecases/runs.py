@@ -400,7 +400,9 @@ class RunUseCases(AlterationUseCases):
         if name == "run":
             return self._run_views.encoded(arguments["run_id"], arguments.get("since", ""))
         if name == "events" and arguments.get("job") is None:
-            with self._reading_events:  # many followers begin with the same event
+            # one reader at a time: many followers begin with the same event, and the first answer is stored
+            # for all
+            with self._reading_events:
                 body = self.ready(name, arguments)
                 return self._encoded_events(arguments) if body is None else body
         return encode(getattr(self, name)(**arguments))

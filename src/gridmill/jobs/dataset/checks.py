@@ -132,7 +132,7 @@ def seen_until(
     if label is None or label.table is None:
         return None
     time = f"({sql_text(label.known_at or '')})::TIMESTAMP"
-    # infinity is not allowed here
+    # the limits exclude infinity, which a Python datetime cannot contain
     message = f"{time} BETWEEN TIMESTAMP '0001-01-02' AND TIMESTAMP '9999-12-30'"
     sql = f"SELECT max({time}) FILTER (WHERE {message}) AS last FROM {quoted(label.table)}"
     newest: datetime | None = fetch_rows(engine, sql)[0]["last"]

@@ -50,7 +50,8 @@ def grey(data: bytes, width: int, height: int) -> npt.NDArray[np.float32] | None
         raise ValueError(f"pixels(): {width} x {height} is not a valid image size")
     try:
         with Image.open(BytesIO(data)) as image:
-            deep = image.mode.startswith("I")  # modes with 16 bits per pixel
+            # Pillow would clip the pixels of these modes, which have more than 8 bits, to 255
+            deep = image.mode.startswith("I")
             plain = ImageOps.exif_transpose(image).convert("F" if deep else "L").convert("F")
     except _UNREADABLE:
         return None

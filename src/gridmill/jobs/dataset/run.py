@@ -93,7 +93,8 @@ def run(context: JobContext) -> JobResult:
     try:
         made = _make_rows(context, spec, inputs, draft)
         query, kept, tally = made.query, made.kept, made.tally
-        is_complete = kept is None and not spec.encoders  # each part wrote statistics of its own rows
+        # if true, the statistics that each part writes of its own rows can be combined
+        is_complete = kept is None and not spec.encoders
         if part is not None:
             write_tally(draft, tally)
             if is_complete:

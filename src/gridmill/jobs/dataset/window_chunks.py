@@ -159,7 +159,7 @@ class _ChunkSplitter:
             return None
         at = self.cuts.rows + int(borders[0])
         seconds, count = self.sorted.plan.future
-        # the end of this entity, as far as its rows were added
+        # only as far as the rows of this entity were added, because more rows may follow
         last = int(np.searchsorted(codes, codes[at - 1], "right"))
         mine = times[at:last]
         until = np.searchsorted(mine, times[at - 1] + round(seconds * SECOND), "right")

@@ -88,7 +88,7 @@ def _load(
     on_disk = _values(theirs, int(offsets[-1])) > most_values
     wanted = f"r.* EXCLUDE ({', '.join(quote_all(theirs.on))})" if _are_spare(theirs) else "r.*"
     relation = engine.sql(f'{numbered(rows_sql, theirs.on, keys, wanted)} ORDER BY "{CODE}", "{KNOWN}"')
-    # a query would end the query that is being read
+    # a second cursor, because a query on `engine` would end the query that is being read
     columns, helper = sorted(theirs.columns), engine.cursor()
     kept = (
         _MappedRows(folder / keys)

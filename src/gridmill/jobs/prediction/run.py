@@ -138,9 +138,12 @@ def _why(metric: str, best: str, scores: Mapping[str, float], comparison: Compar
 class LearnedRowPolicy(StrEnum):
     """The rule by which the job predicts rows on which the model was trained."""
 
-    NONE = "none"  # as far as known, the model was trained on none of these rows
-    HELD_OUT = "held out"  # predicted by models of other folds
-    SEEN = "seen"  # the model itself predicts them: the metrics are too good
+    NONE = "none"
+    """As far as is known, the model was trained on none of these rows."""
+    HELD_OUT = "held out"
+    """The rows of each fold are predicted by a model that was trained on other folds."""
+    SEEN = "seen"
+    """The model itself predicts the rows on which it was trained, so the metrics are too good."""
 
 
 def learned_rows(card: ModelCard, name: str, dataset: Artifact, spec: PredictionSpec) -> LearnedRowPolicy:

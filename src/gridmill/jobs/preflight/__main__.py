@@ -15,7 +15,8 @@ def main() -> None:
     from gridmill.jobs import arrow
 
     arrow.keep_pandas_out()
-    from gridmill.jobs.preflight.run import check  # imports Delta Lake, which looks for pandas
+    # imported after `keep_pandas_out`, because it loads Delta Lake, which looks for pandas
+    from gridmill.jobs.preflight.run import check
 
     with tempfile.TemporaryDirectory(prefix="gridmill-preflight-", ignore_cleanup_errors=True) as work:
         try:

@@ -154,7 +154,7 @@ def _check_repeated(spec: TrainingSpec, numeric: Sequence[str], dataset: Preflig
 def _subject(spec: TrainingSpec, dataset: PreflightTable, parts: Partitions) -> DatasetColumns:
     details = dataset.artifact.output.details
     features = spec.features
-    if dataset.open:  # unknown names may be further features
+    if dataset.open:  # the columns of an open dataset are not all known, so other names may be features too
         features = tuple(name for name in features if name in (details.get("features") or ()))
     try:
         result = find_subject(details, parts, features, "training.features")
@@ -269,7 +269,8 @@ def _check_rows(context: JobContext, spec: TrainingSpec) -> SortedFrame:
     if spec.model == ModelKind.LSTM:
         _check_sequence(frame, spec)
     if spec.repeat is not None:
-        from gridmill.jobs.training.naive import repeated_input  # imports ONNX
+        # imported here, because it loads ONNX, which most checks do not need
+        from gridmill.jobs.training.naive import repeated_input
 
         repeated_input(frame, spec.repeat)
     return frame

@@ -169,7 +169,7 @@ def fetch(scene: PreflightContext, spec: SinkSpec, patience: TimeBudget) -> Fetc
         raise
     except (GridmillError, NotCheckableError):
         raise
-    except Exception as error:  # any error of a database driver
+    except Exception as error:  # a database driver can raise any error
         raise NotCheckableError(f"its source cannot be read from here: {type(error).__name__}") from error
 
 
@@ -180,7 +180,8 @@ def _reading(request: SourceRequest) -> Callable[[], tuple[SourceFile, ...]]:
     to the server. Raises ModuleNotFoundError.
     """
     if request.source.sql is not None:
-        from gridmill.jobs.sink.sql import arrive_empty  # imports SQLAlchemy
+        # imported here, because it loads SQLAlchemy, which other sources do not need
+        from gridmill.jobs.sink.sql import arrive_empty
 
         return partial(arrive_empty, request)
     load_readers(request.source)

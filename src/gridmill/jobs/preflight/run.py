@@ -53,7 +53,7 @@ def nearest(job: Job, path: str, message: str) -> str:
         path = path.rpartition(".")[0]
     quoted = (match[1] or match[2] for match in _QUOTED.finditer(message))
     for name in quoted:
-        # in the message the quoted name is that of a table that lacks a column
+        # a quoted name of a table is no field: the message says that the table lacks a column
         if name in job.spec.references():
             continue
         places = [place for place, text in _texts(value, path, 0) if text == name]

@@ -377,17 +377,18 @@ def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
     if pa.types.is_boolean(target) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         return _to_boolean
     if pa.types.is_integer(kind) and pa.types.is_floating(target):
-        return lambda column: column.cast(target, safe=False)  # `round` returns the nearest number
+        # a large number has no exact float, and a safe cast would refuse it instead of rounding it
+        return lambda column: column.cast(target, safe=False)
     if pa.types.is_boolean(kind) and (pa.types.is_integer(target) or pa.types.is_floating(target)):
         return lambda column: column.cast(pa.int64()).cast(target)
-    # Arrow's cast does not round to the nearest number
+    # converted by way of text, because Arrow's cast does not round to the nearest number
     if pa.types.is_decimal(kind) and pa.types.is_floating(target):
         return lambda column: column.cast(pa.string()).cast(target)
     if pa.types.is_decimal(kind) and target == pa.string():
         return _digits
     if pa.types.is_nested(kind) and target == pa.string():
         return lambda column: pa.chunked_array([[_text(value) for value in column.to_pylist()]], pa.string())
-    # the date in UTC, not in the time zone of the file
+    # by way of a time in UTC, because the date must be that in UTC, not in the time zone of the file
     if pa.types.is_date(target) and pa.types.is_timestamp(kind):
         return lambda column: _in_years(_to_timestamp(column).cast(target))
     if pa.types.is_date(target):

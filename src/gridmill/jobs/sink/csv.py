@@ -230,7 +230,7 @@ class CsvReader:
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
         """Yield the line at which the record of each row begins."""
         records = (line for line, _ in self._records())
-        next(records, None)  # the header
+        next(records, None)  # skips the header, which is not a row
         yield from pick(records, rows)
 
     def zeros(self, names: tuple[str, ...], haste: ExpectedTypes | None) -> LeadingZeros | None:

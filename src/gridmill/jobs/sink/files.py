@@ -215,11 +215,11 @@ _BROKEN = (
     lzma.LZMAError,
     zipfile.BadZipFile,
     EOFError,
-    NotImplementedError,  # a compression method that zipfile does not know
+    NotImplementedError,  # raised for a compression method that zipfile does not know
 )
 
 _PIECE_BYTES = 2**16
-_ENCRYPTED = 1  # the flag bit of a ZIP entry
+_ENCRYPTED = 1  # this bit in the flags of a ZIP entry means that the entry is encrypted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

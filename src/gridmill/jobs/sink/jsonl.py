@@ -182,7 +182,7 @@ def _whole(value: Any, kinds: tuple[type[bool | float], ...]) -> Any:  # noqa: A
     unchanged. The digits in the file, not the float, determine whether a value is a whole number."""
     if isinstance(value, _InexactFloat) and float in kinds:
         written = Decimal(value.text)
-        # this text cannot be read as the type
+        # returned as text, which cannot be read as the type, so that the value is a misfit
         return int(written) if written == written.to_integral_value() else value.text
     return int(value) if isinstance(value, kinds) and value % 1 == 0 else value
 

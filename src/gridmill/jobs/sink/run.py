@@ -83,7 +83,8 @@ def _plan(bench: LoadState) -> LoadPlan:
     keys, since_ns = {entry.key for entry in loaded}, _committed_ns(bench.table)
 
     def may_be_new(file: SourceFile) -> bool:
-        if file.content:  # the hash that the object storage or server reported
+        # the object storage or server reported this hash, so that the content is known without a download
+        if file.content:
             return (file.key, file.content) not in same
         return file.key not in keys or max(file.mtime_ns, file.changed_ns) >= since_ns
 

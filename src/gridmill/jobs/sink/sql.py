@@ -263,7 +263,7 @@ def _declared(type_: sa.types.TypeEngine[Any], *, is_mysql: bool) -> pa.DataType
         case sa.LargeBinary() | sa.BINARY() | sa.VARBINARY():
             return pa.binary()
     base = getattr(type_, "data_type", None)
-    if isinstance(base, sa.types.TypeEngine):  # the base type of a PostgreSQL domain
+    if isinstance(base, sa.types.TypeEngine):  # a PostgreSQL domain has the values of its base type
         return _declared(base, is_mysql=is_mysql)
     return (_OF_MYSQL if is_mysql else _OF_OTHERS).get(type_.__visit_name__)
 

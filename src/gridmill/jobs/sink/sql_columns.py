@@ -210,7 +210,7 @@ def _text(value: Any) -> str:  # noqa: ANN401  whatever a driver makes of a colu
             return format(value, "f")
         case dict() | list():
             return json.dumps(_element(value), default=str, ensure_ascii=False)
-        case datetime():  # in the form in which Arrow writes a column that has only times
+        case datetime():  # must equal the text that Arrow writes for a column that has only times
             moment = value.astimezone(UTC) if value.tzinfo else value
             return f"{moment.replace(tzinfo=None).isoformat(' ', 'microseconds')}Z"
         case date() | time():

@@ -189,7 +189,8 @@ class LoadContext:
         """Store the text forms. Raises DataError if these forms leave the meaning of values unclear."""
         candidates = {name: (guess.narrowing, guess.best) for name, guess in guesses.of.items()}
         candidates |= {name: (one, guesses.declared[name]) for name, one in guesses.declared_of.items()}
-        if self.spec.on_misfit == OnMisfit.REJECT:  # rows with ambiguous years are rejected later
+        # these rows are rejected later, so that ambiguous years are no error here
+        if self.spec.on_misfit == OnMisfit.REJECT:
             for narrowing in guesses.declared_of.values():
                 narrowing.short = ""
         for name, (narrowing, type_) in candidates.items():
@@ -269,7 +270,7 @@ class LoadContext:
 
     def _schema_of(self, guesses: TypeGuesses, files: Sequence[SourceFile]) -> pa.Schema:
         types = chosen_types(guesses.of) | {name: ARROW[type_] for name, type_ in self.spec.columns.items()}
-        if not guesses.of:  # JSON files without lines
+        if not guesses.of:  # JSON files without lines contain no values from which types could be guessed
             guesses.expect(self.spec.columns)
         names = self.spec.select or tuple(guesses.of)
         if not names:

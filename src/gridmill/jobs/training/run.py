@@ -131,7 +131,7 @@ def run(context: JobContext) -> JobResult:
     spec.check()
     if context.order.job.gang < 2 or spec.model == ModelKind.CUSTOM:  # a script connects its ranks itself
         return _train(context, spec)
-    from gridmill.jobs.training import ddp  # imports PyTorch
+    from gridmill.jobs.training import ddp  # imported here, because it loads Optuna, which only tunings need
 
     with ddp.joined(context):
         if os.environ["RANK"] == "0":

@@ -43,7 +43,7 @@ class ColumnScale:
 
     def standardized(self, values: Floats) -> Floats:
         """Return (values * scale - mean) / deviation for values in the shape [rows, columns]."""
-        # an overflow is possible for values that are far from the training rows
+        # no warning, because values far from the training rows may overflow
         with np.errstate(over="ignore"):
             scaled: Floats = values * self.scale if self.is_scaled else values
             return (scaled - self.mean) / self.deviation

@@ -266,7 +266,8 @@ class _TrialPool(Crew):
                 report({"value": attempt(with_parameters(self._spec, json.loads(order)), context)})
             except PrunedError:
                 report({"pruned": True})
-            except UndefinedMetricError:  # the metric is undefined for all settings
+            # raised again, because the metric is undefined for all other settings too
+            except UndefinedMetricError:
                 raise
             except (InputError, JobError) as error:  # these settings fail, but others may work
                 report({"failed": str(error)})

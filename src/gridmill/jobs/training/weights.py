@@ -92,7 +92,8 @@ def row_weights(
     factors = class_factors(spec, classes, target[train], row_weight[train])
     if factors is not None:
         number = target.copy()
-        number[~(number >= 0)] = len(factors)  # a class that is not in training has weight 1
+        # a class that does not occur in the training rows has no factor, and gets the weight 1
+        number[~(number >= 0)] = len(factors)
         row_weight = row_weight * np.append(factors, 1.0)[number.astype(int)]
     elif column is None:
         return None

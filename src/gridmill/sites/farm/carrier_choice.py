@@ -91,14 +91,15 @@ class BucketPrefixes:
         """Returns the notes of all places that may still contain objects."""
         lots: list[BucketPrefix] = []
         for path in sorted(self._folder.glob("*.json")):
-            with suppress(OSError, InputError):  # damaged: the objects are deleted by their age
+            # the note is damaged: its objects are deleted when they are old enough
+            with suppress(OSError, InputError):
                 lots.append(decode(path.read_bytes(), BucketPrefix))
         return tuple(lots)
 
     def done(self, lot: BucketPrefix) -> None:
         """Deletes the note of a place in a bucket that is empty and stays empty, unless this process still
         uses the place. May be repeated."""
-        with self._lock, suppress(OSError):  # then it is checked again
+        with self._lock, suppress(OSError):  # if the note cannot be deleted, the place is checked again later
             if lot not in self._started:
                 self._path(lot).unlink(missing_ok=True)
 
@@ -165,7 +166,7 @@ LATE_SECONDS = 1800.0
 """A farm may still put objects that an ended process requested for this many seconds: until the signed URL
 has expired, and uploads that started before then are complete."""
 _SWEEP_SECONDS, _AGED_SECONDS, _LOOK_SECONDS = 300.0, 1800.0, 60.0
-_AHEAD = timedelta(days=2)  # of the bucket's clock
+_AHEAD = timedelta(days=2)  # deletes all objects, even if the clock of the bucket is this far ahead
 _LOG = logging.getLogger(__name__)
 LIVE: set[str] = set()
 """The folders in buckets to which this process writes. While a site is being changed, the site may have two

@@ -175,7 +175,9 @@ class CheckpointDownloads:
                 return
             wanted = note.checkpoint_uri and not (note.lost and self._went_on(note))
             if wanted and not self._bring_last(attempt_id, note):
-                self._notes.write(attempt_id, replace(note, ended=True))  # the farm keeps it for a time
+                # noted, because the farm keeps the checkpoints for a time, in which they can still be
+                # transferred
+                self._notes.write(attempt_id, replace(note, ended=True))
             else:
                 self._delete_checkpoint(attempt_id, note)
 

@@ -84,7 +84,8 @@ def _pieces(answer: http.client.HTTPResponse, meter: ByteMeter) -> Iterator[memo
         if answer.length:
             raise http.client.IncompleteRead(b"", answer.length)
     except (OSError, http.client.HTTPException):
-        meter.moved(-got_bytes)  # the request may be repeated
+        # subtracts the bytes, because the request may be repeated and would count them twice
+        meter.moved(-got_bytes)
         raise
 
 
@@ -284,7 +285,7 @@ class FarmClient:
         body = b"".join(line + b"\n" for line in lines)
         self._ask("POST", f"/v1/relay/{session}", body, more={"Sequence": str(number)})
 
-    # what is carried
+    # --- transferred data
 
     def missing(self, chunks: Iterable[str], *, seconds: float = LONG_SECONDS) -> tuple[str, ...]:
         """Returns the chunks of this list that the farm does not have. `seconds` is the timeout."""
@@ -418,7 +419,8 @@ class FarmClient:
 
     def _connect(self, seconds: float, lane: _ConnectionPool) -> PinnedConnection:
         way = lane.tunnel.path() if lane.tunnel is not None else None
-        behind_data = way is not None and lane is self._data  # then ssh reports a broken line
+        # a longer patience, because the request waits behind data, and ssh itself reports a broken line
+        behind_data = way is not None and lane is self._data
         patience = min(seconds, QUEUED_SECONDS if behind_data else CONNECT_SECONDS)
         connection = PinnedConnection(self._credentials, self._context, patience, way)
         try:

@@ -112,7 +112,7 @@ class ResultDownload:
         sizes = chunk_sizes(manifest)
         taken = 0
         for uri in alike if sum(sizes[chunk] for chunk in lacking) >= WORTH_BYTES else ():
-            # then it is transferred: the folder may be deleted or changing
+            # the folder may be deleted or changing; its chunks are then transferred instead
             with suppress(GridmillError, OSError):
                 here = self._known.scan(below(self._root, uri))
                 reusable = sorted(lacking & chunk_sizes(here).keys())

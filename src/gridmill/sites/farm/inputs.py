@@ -51,7 +51,7 @@ class KnownFolders:
         the folder, because no job has changed the folder yet."""
         cache = HashCache(self.path(path), now_ns=lambda: _NEVER_NS)
         cache.open(manifest.chunk_bytes)
-        with suppress(OSError, StorageError):  # then it is read once more
+        with suppress(OSError, StorageError):  # if the hashes cannot be stored, the folder is read once more
             for entry in manifest.files:
                 cache.keep(entry.path, (path / entry.path).lstat(), entry.chunks)
             cache.save()
@@ -197,7 +197,7 @@ def changed_shares(
         try:
             manifests = manifest_of(newer), manifest_of(older)
         except GridmillError:
-            continue  # the files of one are deleted or changing
+            continue  # the files of one of the folders are deleted or changing, so they cannot be compared
         if manifests[0] is not None and manifests[1] is not None:
             sizes, before = chunk_sizes(manifests[0]), chunk_sizes(manifests[1])
             changed = sum(size for chunk, size in sizes.items() if chunk not in before)

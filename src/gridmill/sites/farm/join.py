@@ -20,7 +20,7 @@ _AWAY = (
     "Check that `gridmill up --light` runs at the farm and that this machine can reach the address and port. "
     "Run `gridmill doctor` at the farm."
 )
-_HOST = 16  # farms accept 23 characters
+_HOST = 16  # a hyphen and the mark of the home follow, and farms accept names of 23 characters
 _FORM = re.compile(r"(?P<fingerprint>[0-9a-f]{64}):(?P<secret>\S{16,200})")
 
 
@@ -57,7 +57,8 @@ def _join(kept: CredentialFiles, tenant: str, at: FarmCredentials, line: str) ->
         joined = _join_response(farm, join_request)
     except GridmillError as error:
         may_have_heard = isinstance(error, AwayError) and farm.reached > float("-inf")
-        if not may_have_heard:  # otherwise the farm knows that key, and the request can be repeated
+        # otherwise the farm may know the key of the draft, so that the request can be repeated with it
+        if not may_have_heard:
             shutil.rmtree(draft.folder, ignore_errors=True)
         raise
     kept.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -224,7 +224,7 @@ class _RelaySession:
             self._wakeup.close()
             self._ring.close()
 
-    # work of the other threads
+    # --- work of the other threads
 
     def _receive(self) -> None:
         try:
@@ -321,7 +321,7 @@ class _RelaySession:
         except OSError:
             return  # full: a wake-up is pending already; closed: the thread has ended
 
-    # work of the loop's thread
+    # --- work of the loop's thread
 
     def _turn(self) -> None:
         ready = {far.link.fileno(): channel for channel, far in self._remote_pods.items()}

@@ -210,7 +210,8 @@ class HomeAttemptData:
         )
         self._noted.write(order.attempt_id, note)
         stop = self._stops.get(order.attempt_id)
-        if stop is None or stop.is_set():  # the same process ends what an earlier session started
+        # a set event is from an earlier session of this process, and would stop this attempt at once
+        if stop is None or stop.is_set():
             self._stops[order.attempt_id] = Event()
 
     def refuse(self, attempt_id: str, why: GridmillError) -> None:
@@ -247,7 +248,7 @@ class HomeAttemptData:
             checkpoint_uri=farm_checkpoint_uri(order),
             inputs=tuple(map(farm_input, order.inputs)),
             earlier=tuple(map(farm_input, order.earlier if order.job.dataset is not None else ())),
-            contents_uri="",  # to home lists the results after they arrived
+            contents_uri="",  # the home lists the results itself, after they arrived
         )
 
     def _refuse_ended(self, attempt_id: str) -> None:
@@ -328,7 +329,8 @@ class HomeAttemptData:
         )
         sizes, tried = chunk_sizes(tree.manifest), 0
         stop = self._stops.get(order.attempt_id, self._closed)
-        counted = set[str]()  # of chunks that existed at the farm or that this attempt sent
+        # chunks that existed at the farm or that this attempt sent, so that no retry counts them again
+        counted = set[str]()
         while tried < _TIMES:
             told = self._farm.place(place)
             lacking = sizes.keys() & told
@@ -385,7 +387,7 @@ class HomeAttemptData:
         if self._bucket_endpoints is not None:
             self._bucket_endpoints.close()
 
-    # to home
+    # --- transfers to the home
 
     def download_results(self, events: Events) -> Events:
         """See AttemptData."""
@@ -410,7 +412,8 @@ class HomeAttemptData:
             else:
                 event = self._with_results(event, note, progress)
                 event = with_transfers(event, self._attempt_transfers(event.attempt_id, note))
-            is_there = event.attempt_id not in self._left  # the farm keeps it for a time
+            # the farm keeps files that were not transferred for a time
+            is_there = event.attempt_id not in self._left
             self._noted.write(event.attempt_id, replace(note, end_event=event.body, is_there=is_there))
             self._stops.pop(event.attempt_id, None)
             self._problem_since.pop(event.attempt_id, None)

@@ -119,7 +119,8 @@ def hint_of(error: BaseException) -> str:
     )
 
 
-_PIN = 0.001  # the claimed part of Ray's own resource `node:ADDRESS`; each node has 1
+# small, because each node has 1 of Ray's own resource `node:ADDRESS`, and all its pods claim a part
+_PIN = 0.001
 
 
 def all_nodes() -> list[dict[str, Any]]:
@@ -160,7 +161,7 @@ def bundle_of(order: PodOrder, node: dict[str, Any] | None) -> dict[str, float]:
 
 NAMESPACE = "gridmill"
 _LOOK_SECONDS = 2.0
-_TOOK_LEAVE = 1  # NodeDeathInfo.EXPECTED_TERMINATION
+_TOOK_LEAVE = 1  # the value of NodeDeathInfo.EXPECTED_TERMINATION, which means that the node left on purpose
 _LEAVE_SECONDS = 8.0
 _END_SECONDS = 10.0
 """The number of seconds that supervising actors have to end their pods.
@@ -181,8 +182,10 @@ class Bridge:
         cluster refuses the connection."""
         self._opening = opening
         self._notes = PlacementNotes(Path(opening.notes))
-        self._futures: dict[str, Any] = {}  # the pending request to each pod's actor
-        self._left: dict[str, Any] = {}  # the pending request about remains of a pod without an actor
+        self._futures: dict[str, Any] = {}
+        """The pending request to the actor of each pod."""
+        self._left: dict[str, Any] = {}
+        """The pending request about remains of each pod that has no actor."""
         self._lost_since: dict[str, float] = {}
         self._groups: dict[str, str] | None = None
         self._notes.remove_ended(time.time() - _NOTES_KEPT_SECONDS)
@@ -209,7 +212,7 @@ class Bridge:
                 self._tear_down(bridge_request.pods)
                 return BridgeResponse()
 
-    # nodes
+    # --- nodes
 
     def _living(self) -> dict[str, dict[str, Any]]:
         """Returns the nodes of Ray that are alive, by their names in Gridmill."""
@@ -231,7 +234,7 @@ class Bridge:
         ready = _ended(list(refs.values()), _LOOK_SECONDS * 4)
         return {name: decode(ray.get(ref), NodeUtilization) for name, ref in refs.items() if ref in ready}
 
-    # pods
+    # --- pods
 
     def _name(self, pod_or_deployment: str) -> str:
         return f"{self._opening.mark}.{pod_or_deployment}"

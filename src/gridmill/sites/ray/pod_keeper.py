@@ -131,7 +131,8 @@ class PodActor:
         watch = (head, patience_seconds * GIVE_UP_SHARE)
         threading.Thread(target=_watch_head, args=watch, daemon=True).start()
         self._order = decode(order, PodOrder)
-        given = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # those that Ray assigned to this actor
+        # Ray sets this variable to the GPUs that it assigned to this actor
+        given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         os.environ["GRIDMILL_GPUS"] = given
         self._site = _site(self._order.home, environment)
         self._lacks = False

@@ -151,7 +151,7 @@ class RaySite:
         with self._lock:
             self._end()
 
-    # the bridge
+    # --- the bridge
 
     def _ask(self, bridge_request: BridgeRequest) -> BridgeResponse:
         with self._lock:

@@ -90,7 +90,7 @@ class SshShell:
         self._open()
         remote = "sh -s" if data is None else f"sh -c {shlex.quote(script)}"
         done = _run(self._ssh("-S", str(self._socket), "-T", self._target, "--", remote), script, data, None)
-        if done.status == 255:  # an error of ssh itself
+        if done.status == 255:  # ssh uses this status for its own errors, for example a broken connection
             self._give_up()
             raise UnavailableError(f"{self._target} does not answer: {_last_line(done.err)}")
         return done

@@ -68,8 +68,10 @@ class _QueryCache:
     pod_reports: dict[str, PodReport] = field(default_factory=dict)
     asked_at: float = 0.0
     changed: float = 0.0
-    since: dict[str, tuple[str, float]] = field(default_factory=dict)  # deployment -> (state, since when)
-    refused: dict[str, str] = field(default_factory=dict)  # deployment -> Slurm's message
+    since: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """For each deployment, its state and the time since which it has this state."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Slurm's message for each deployment that it refused."""
 
 
 class SlurmSite:
@@ -83,7 +85,8 @@ class SlurmSite:
         self._lock = threading.RLock()
         self._memory = _QueryCache()
         self._accounting = True
-        self._ahead = 0.0  # the cluster's clock minus this machine's
+        self._ahead = 0.0
+        """The time of the cluster's clock minus the time of this machine's clock, in seconds."""
         self._nodes: tuple[float, SlurmNodes] | None = None
         self._link = ""
 

@@ -12,10 +12,12 @@ class SlurmPhase(IntEnum):
     """The phase of a Slurm job. If several Slurm jobs have the same name, the job with the largest phase
     value is used."""
 
-    OVER = 0  # none of its processes remains
+    OVER = 0
+    """None of the processes of the pod remains."""
     PENDING = 1
     UNKNOWN = 2
-    ENDING = 3  # its processes are being ended
+    ENDING = 3
+    """The processes of the pod are being ended."""
     RUNNING = 4
 
 
