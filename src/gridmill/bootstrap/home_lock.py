@@ -39,7 +39,7 @@ def lock_home(home: Path) -> IO[str]:
         if is_farm(home):
             raise HomeInUseError(f"a farm (process {owner}) already owns {home}", hint=_OF_A_FARM) from error
         raise HomeInUseError(f"a control node (process {owner}) already owns {home}") from error
-    # a killed process left this record; another process may have its number now
+    # deleted, because a killed process left this record, and another process may have its number now
     (home / "control.json").unlink(missing_ok=True)
     file.truncate(0)
     file.write(str(os.getpid()))
@@ -118,7 +118,7 @@ def _why_not_ours(settings: Settings, store: Store) -> str:
             if claim.mark == mark:
                 return ""
             others = True
-    # the damaged record may be the one with the mark of this home
+    # if records are damaged, one of them may have the mark of this home, so nothing is reported
     if not others or (not mark and store.damage()):
         return ""
     return "of another home" if mark else "empty"

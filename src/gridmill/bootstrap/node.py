@@ -259,7 +259,7 @@ def _wire(
             part.close()
         raise
     _keep_copies(control, DeclaredCopies(settings.root, here.settings["store"]), anew=not embedded)
-    control.ledger.doubtful = True  # the first tick checks all work that a crash may have interrupted
+    control.ledger.doubtful = True  # so that the first tick checks all work that a crash may have interrupted
     surveyor = SiteMonitor(node)
     closed: list[bool] = []
     over = threading.Event()

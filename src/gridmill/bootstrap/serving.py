@@ -66,8 +66,7 @@ def serve_node(
     raise_open_files()
     share_memory_areas()
     with ExitStack() as ending:
-        # listens first: if the address is in use, the other control node must not end to make way for this
-        # one
+        # listens first: if the address is in use, no other control node must have ended to make way
         listener = _listen(settings.home, *address) if address else None
         ending.callback(listener.close) if listener else None
         make_home(settings.home)

@@ -64,7 +64,7 @@ def _is_over(job: JobView, state: str) -> bool:
 
 
 def _run_line(event: Event, state: str, message: str) -> str:
-    # the event of a run has no id of a job
+    # an event of the run itself has no id of a job
     what = str(event.body.get("id") or "").partition("/")[2] or event.run_id
     return f"{what}: {state}" + (f" ({message})" if message not in ("", state) else "")
 

@@ -157,7 +157,8 @@ def _kept(noun: Kept) -> str:
 
 def schema(json: Annotated[bool, typer.Option("--json", help="The output is always JSON.")] = True) -> None:
     """Print the JSON Schema of pipeline files, for editors."""
-    from gridmill.declarations import json_schema  # imported here, because it loads YAML and Pydantic
+    # imported here, because it loads YAML and Pydantic, which most commands do not need
+    from gridmill.declarations import json_schema
 
     made: Any = json_schema()
     print(json_text.dumps(made, indent=2))

@@ -82,7 +82,7 @@ def _remove_versions(
     with session(context, reading=dry_run) as client:
         plan = client.remove_artifact(name, dry_run=True)
         if kind != Noun.ARTIFACT:
-            # called for its error: `remove run` must not remove a version of another kind
+            # called for its error, because the version must be of the kind that the user named
             find_noun(client.grid, kind, plan.versions[0])
         if not dry_run:
             plan = client.remove_artifact(name, force=force)

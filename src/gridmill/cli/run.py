@@ -292,7 +292,8 @@ def _run(
             return _started(begin(client, wait=False), as_json)
         with InterruptHandler() as interrupts:
             after = _before_resume(client, again) if again else ""
-            view = begin(client, wait=True)  # the display is imported while the first pod starts
+            # waits in the grid, so that the display is imported while the first pod starts
+            view = begin(client, wait=True)
             view = _to_the_end(client, view, interrupts, after)
             client.release()
             interrupted = interrupts.requested

@@ -171,7 +171,7 @@ def emit(noun: object) -> None:
     8601."""
     text = encode(with_times(noun)).decode()
     if sys.stdout.isatty():
-        text = visible(text, "\\u{:04x}")  # the escape that JSON readers decode
+        text = visible(text, "\\u{:04x}")  # JSON readers decode this escape to the original character
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -63,7 +63,7 @@ def validate(
 def look(file: Path, values: Mapping[str, str], host: Host) -> ValidationResult:
     """Check a pipeline file and its data, and return all problems. The function raises no error for a
     problem of the file or its data."""
-    # imported here, because it loads YAML and Pydantic
+    # imported here, because it loads YAML and Pydantic, which most commands do not need
     from gridmill.declarations import read_declarations as read
 
     try:

@@ -71,9 +71,8 @@ class ControlNode:
             if control.ledger.doubtful:
                 self._load()
             report_new(control.problems, control.ledger.store)
-            with (
-                control.ledger.staging()
-            ):  # all these ticks share one commit; their effects are executed after it
+            # all these ticks share one commit, because their effects may only be executed after it
+            with control.ledger.staging():
                 control.background.apply_results()
                 receive(control.starting, control.bring_ups)
                 observe(control)
@@ -241,9 +240,8 @@ class ControlNode:
             wait = tick()
             self._last_error = ""
             return wait
-        except (
-            StoreInUseError
-        ) as error:  # the store was unreachable for a while, and another control node became its owner
+        # the store was unreachable for a while, so that another control node could become its owner
+        except StoreInUseError as error:
             self.control.problems.warn(f"{error}: this control node ends")
             self.taken_over, self._ending = error, True
             self._notify_waiters()

@@ -497,7 +497,8 @@ def lineage(artifacts: tuple[Artifact, ...]) -> frozenset[str]:
     by_id = {one.id: one for one in artifacts}
     waiting = [one.id for one in artifacts if not one.removed]
     visited = set(waiting)
-    for artifact_id in waiting:  # the list grows during the loop
+    # the list grows during the loop, so that the loop also visits indirect sources
+    for artifact_id in waiting:
         more = [one for one in by_id[artifact_id].made_from if one in by_id and one not in visited]
         visited.update(more)
         waiting.extend(more)

@@ -18,6 +18,7 @@ __all__ = [
 
 def json_schema() -> dict[str, Any]:
     """Returns the JSON Schema (draft 2020-12) of pipeline files."""
-    from gridmill.declarations import schema_export  # imported here, because it loads Pydantic
+    # imported here, because it loads Pydantic, which is slow to import
+    from gridmill.declarations import schema_export
 
     return schema_export.json_schema()

@@ -171,7 +171,7 @@ def to_value(value: object, *, names: bool = False, depth: int = 0) -> Any:  # n
     With `names`, a record or a list of records becomes a mapping by name.
     """
     if depth > _DEEPEST:
-        return "..."  # `_unfit` has refused such a value
+        return "..."  # the text is never used, because `_unfit` has refused such a value
     if names:
         several = value if isinstance(value, list | tuple) else [value]
         if all(_has_name(one) for one in several):

@@ -412,7 +412,7 @@ def _kind_of(path: FieldPath) -> _TextKind:
 
 def _reference(body: str) -> re.Match[str]:
     match = REFERENCE.fullmatch(f"${{{body}}}")
-    assert match is not None  # the pattern matched, so there is a name
+    assert match is not None  # never None, because the text was found with the same pattern
     return match
 
 
@@ -466,7 +466,7 @@ def _like_any(default: YamlList, text: str) -> Single:
     if not default or any(isinstance(one, str) for one in default):
         return text
     like = default[0]
-    assert isinstance(like, Single)  # `_is_list` was true
+    assert isinstance(like, Single)  # certain, because `_is_list` was true for the default
     value = _like(like, text)
     assert isinstance(value, Single)
     return value

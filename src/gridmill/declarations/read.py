@@ -331,7 +331,7 @@ def read_again(
     noun = _noun(document, {**written.values, **set_values}, problems)
     if problems:
         raise to_error(written.file, problems)
-    assert isinstance(noun, Pipeline)  # the text declared a pipeline when it was read first
+    assert isinstance(noun, Pipeline)  # certain, because the text declared a pipeline when it was read first
     values = {**written.values, **{key: word(value) for key, value in set_values.items()}}
     return replace(noun, folder=folder, written=_written(noun, written.text, values, written.document))
 

@@ -102,9 +102,8 @@ RUN_MOVES: Mapping[RunState, frozenset[RunState]] = {
     RunState.ACTIVE: frozenset({RunState.STOPPING, RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED}),
     RunState.STOPPING: frozenset({RunState.STOPPED, RunState.SUCCEEDED, RunState.FAILED}),
     RunState.SUCCEEDED: frozenset(),
-    # a run that failed becomes active again when it is resumed
+    # a run that failed or was stopped becomes active again when it is resumed
     RunState.FAILED: frozenset({RunState.ACTIVE}),
-    # a run that was stopped becomes active again when it is resumed
     RunState.STOPPED: frozenset({RunState.ACTIVE}),
 }
 _RESUMED = frozenset({JobState.BLOCKED, JobState.WAITING})

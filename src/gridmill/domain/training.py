@@ -47,9 +47,9 @@ class Combine(StrEnum):
 
     MEAN = "mean"
     WEIGHTED = "weighted"
-    """Each prediction is weighted by the inverse of the validation error of its model."""
+    """The prediction of each model is weighted by the inverse of the validation error of the model."""
     VOTE = "vote"
-    """For classes, the prediction is the number of models that predict each class."""
+    """For classes only: each model votes for the class that it predicts."""
 
 
 class FoldsBy(StrEnum):

@@ -29,7 +29,8 @@ def program() -> None:
         try:
             settings = read_settings()
             site = find("sites", "local")(settings)
-            site.prepare()  # the other process starts while this one imports the control node
+            # first, so that the other process starts while this process imports the control node
+            site.prepare()
             # imported here, because it loads the control node, while the other process starts
             from gridmill.embedded.process import NodeProcess
 

@@ -157,9 +157,8 @@ def end(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> None:
     end_pods(farm, tenant, sorted(wanted))
     left = [one for one in brought if not _is_gone(quarters, one)]
     if left and _are_its_last(farm, tenant, wanted):
-        end_processes(
-            tenant.user
-        )  # jobs of the tenant can keep the lock open by which a live pod is recognised
+        # jobs of the tenant can keep the lock of an ended pod open, so that the pod would look alive
+        end_processes(tenant.user)
     for lodging in brought:
         if lodging not in left or _is_gone(quarters, lodging):
             settle(farm, lodging, lodging.ended(farm.now()))

@@ -53,7 +53,7 @@ _LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 _NOTE_SECONDS = 10.0
 _END_SECONDS = 1.0  # short, because other tenants wait meanwhile; the next tick continues the work
-_CLOSE_SECONDS = 30.0  # as long as pods need that were just told to end
+_CLOSE_SECONDS = 30.0  # pods that were just told to end may need this time
 
 
 class TickLoop:
@@ -229,13 +229,14 @@ class TickLoop:
             _LOG.warning("bring_up_failed deployment=%s reason=%s", lodging.id, error)
             if is_full(error):
                 why = f"no pod could be started: {self._farm.disk.room.explain(tenant.name)}"
-                settle(self._farm, lodging, replace(lodging, message=why))  # the next tick tries again
+                # kept with the reason, because the disk may get space: the next tick tries again
+                settle(self._farm, lodging, replace(lodging, message=why))
                 return
             why = explained(error) if isinstance(error, GridmillError) else str(error)
             self._tear_down(lodging, why)  # some pods of the deployment may have started, so they have to end
         else:
             if not settle(self._farm, lodging, lodging.to(TenantDeploymentState.UP, self._farm.now())):
-                self._tear_down(lodging, "")  # the deployment was ended meanwhile
+                self._tear_down(lodging, "")  # the deployment was ended while its pods were being started
 
     def _mark_ended(self, tenant: Tenant) -> None:
         """Releases the capacity of deployments whose pods have ended by themselves."""
@@ -468,7 +469,7 @@ def _why_one_user(settings: Settings, place: Site) -> str:
     tenants = settings.home / "farm" / "tenants"
     tenants.mkdir(exist_ok=True, mode=0o700)
     for passed in (settings.home, tenants.parent, tenants) if os.geteuid() == 0 else ():
-        passed.chmod(PASS)  # others can pass through, but see nothing
+        passed.chmod(PASS)  # users of tenants have to pass through these folders, but must not list them
     why = why_one_user(tenants)
     if not why:
         os.setgroups([])  # work for tenants is done without the supplementary groups of this process

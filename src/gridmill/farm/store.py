@@ -85,7 +85,8 @@ class RecordStore:
         if self._version() == _FORMAT:
             return
         self._db.execute("BEGIN IMMEDIATE")
-        version = self._version()  # read again: another process may have been first
+        # read again under the lock, because another process may have created the tables first
+        version = self._version()
         if version != _FORMAT and self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
             self._db.execute("ROLLBACK")
             self._db.close()

@@ -165,7 +165,7 @@ class Connection(HttpToolsProtocol):
         """Closes the connection if the client has exceeded a time limit."""
         if self._deadline is None or now < self._deadline:
             return
-        # this side has paused reading, so the client cannot send
+        # no time limit applies while this side has paused reading, because the client cannot send
         if self.flow is not None and self.flow.read_paused:
             self._wait(self._limits.body_seconds)
             return

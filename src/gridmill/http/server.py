@@ -156,7 +156,7 @@ def _unix(path: Path) -> socket.socket:
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
-    path.chmod(0o600)  # before listen, as no client can connect until then
+    path.chmod(0o600)  # before listen(), because no client can connect until then
     listener.listen(128)
     return listener
 

@@ -127,8 +127,7 @@ def _open_writer(path: Path, schema: pa.Schema, given: pa.Schema) -> pq.ParquetW
     if coded == schema:
         return pq.ParquetWriter(path, schema, **forms)
     if not any(_is_long(item.type) for item in coded):
-        # large batches, because the writer searches the dictionary for the smallest and largest text of each
-        # batch
+        # large batches, because the writer searches the dictionary for the extreme texts of each batch
         forms |= {"write_batch_size": GROUP_ROWS, "max_rows_per_page": GROUP_ROWS}
     writer = pq.ParquetWriter(path, coded, store_schema=False, **forms)
     writer.add_key_value_metadata({"ARROW:schema": b64encode(schema.serialize()), **(schema.metadata or {})})

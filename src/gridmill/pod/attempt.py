@@ -366,7 +366,7 @@ class OutputReader:
             return
         self._logs[name].feed(data, now)
         if self._quiet and self._logs[name].due is not None:
-            self._quiet = False  # a user may wait for the first line
+            self._quiet = False  # passed on at once, because a user may wait for the first line
             self._pass_on(name)
 
     def _report(self, line: str, now: float) -> None:

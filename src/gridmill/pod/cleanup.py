@@ -155,7 +155,7 @@ class CleanupProcess:
         child = subprocess.Popen(
             ["rm", "-rf", "--", str(folder)], stdin=subprocess.DEVNULL, start_new_session=True
         )
-        child.returncode = 0  # the pod's loop reaps it
+        child.returncode = 0  # marked as ended for Python, because the pod's loop reaps it
 
     def clear(self, folder: Path, role: str) -> None:
         """Removes the folder, which no process uses any more, and keeps emptied folders so that later

@@ -136,7 +136,7 @@ def main(descriptor: int, pod: int) -> None:
     link = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH)
     os.close(descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(0, 3)  # occupies the number, so that no pipe gets it
+    os.dup2(0, 3)  # occupies the descriptor 3, so that no pipe gets this number
     for number in _RESET:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -42,7 +42,8 @@ def input_folders(order: AttemptOrder, work: Path) -> dict[str, Path]:
 
 
 def _folder(order: AttemptOrder, work: Path, name: str, version: Artifact | None) -> Path:
-    flat = name.replace("/", ".")  # with the slash: `weather/rows` is not below `weather`
+    # without the slash, `weather/rows` is not below `weather`, which may be another input
+    flat = name.replace("/", ".")
     if version is None or not version.output.uri:
         return work / NO_FILES / flat
     if version.kind != ArtifactKind.SINK and version.output.details.get("files", 0) > MOST_FILES:

@@ -120,7 +120,8 @@ class Journal:
         while self._tail and self._tail[0].event.number <= self.acknowledged:
             self._tail_bytes -= self._tail.popleft().size
         if self.acknowledged == self.last and self._segments:
-            stuck = bool(self._unwritten)  # events that the disk refused are not needed any more
+            # all events are committed, so that the events that the disk refused are not needed any more
+            stuck = bool(self._unwritten)
             self._unwritten.clear()
             if stuck or self._segments[-1].size >= _WORTH_DROPPING:
                 self._close_segment()

@@ -162,7 +162,8 @@ opened."""
 def _end_without_group(launch: Launch, error: OSError) -> NoReturn:
     """Ends this process with the outcome `lost`, so that the attempt is retried. Without an outcome, the
     attempt would look like a program that failed with exit code 1."""
-    from gridmill.domain.pod_protocol import AttemptOutcome  # only an attempt that cannot start needs them
+    # imported here, because only an attempt that cannot start needs these modules
+    from gridmill.domain.pod_protocol import AttemptOutcome
     from gridmill.domain.states import AttemptState, Cause
     from gridmill.jobs.main import write_outcome
 

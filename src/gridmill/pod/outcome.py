@@ -251,7 +251,7 @@ def _was_full(folder: Path) -> bool | None:
 def _number(file: Path) -> int | None:
     try:
         return int(file.read_text())
-    except (OSError, ValueError):  # the text is `max`: no limit
+    except (OSError, ValueError):  # None also for the text `max`, which means that there is no limit
         return None
 
 

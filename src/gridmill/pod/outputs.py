@@ -204,7 +204,7 @@ def _listed(left: OutputFolders, collected_files: CollectedFiles) -> CollectedFi
     """
     if left.listed is not None and collected_files.files and not collected_files.problem:
         listed_contents = read_contents(left.listed) or NOTHING
-        # other ranks may remove files meanwhile
+        # no error in a gang, because other ranks may remove files meanwhile
         with suppress(StorageError) if left.of_gang else nullcontext():
             contents = list_contents(left.output, listed_contents)
             write_contents(left.listed, contents)
@@ -312,7 +312,8 @@ class _OutputScan:
         if mine or source.is_relative_to(self._output):
             try:
                 return os.link(source, target)
-            except OSError:  # not supported here, or not between these two places
+            # the file system has no hard links, or the two places are on different file systems
+            except OSError:
                 pass
         shutil.copy2(source, target)
 

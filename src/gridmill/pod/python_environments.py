@@ -99,7 +99,7 @@ def private_copy(source: Path, target: Path) -> None:
 def _copy(source: str, target: str) -> None:
     if clone(source, target):
         shutil.copystat(source, target)
-    else:  # not supported here, or not between these two places
+    else:  # a file system without clones, or two places on different file systems
         shutil.copy2(source, target)
 
 
@@ -256,7 +256,7 @@ def _run(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        errors="replace",  # building a package may print any text
+        errors="replace",  # building a package may print text that is not UTF-8
     ) as process:
         for line in process.stdout or ():
             if not any(noise in line for noise in _NOISE):

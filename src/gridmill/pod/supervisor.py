@@ -414,7 +414,8 @@ class Supervisor:
             if attempt.released:
                 self._deserted.add(attempt.order.attempt_id)
             self._clear_work(attempt)
-            if attempt.order.gang is None:  # otherwise other ranks may be about to write there
+            # not removed for a gang, because other ranks may be about to write there
+            if attempt.order.gang is None:
                 folder = below(attempt.order.root, attempt.order.output_uri)
                 self._cleanup.drop_empty(folder, keep=attempt.released and attempt.order.part is None)
         while self._done_with:

@@ -234,7 +234,8 @@ class TenantGroups:
                 for one in self._planned:
                     _make(one, user)
                 _weigh_tenants(self._planned)
-            except FileNotFoundError:  # another pod of the tenant ended and removed the empty folder
+            # another pod of the tenant has ended and removed the folder, because it was empty
+            except FileNotFoundError:
                 if tries == _TRIES - 1:
                     raise
             except OSError as error:

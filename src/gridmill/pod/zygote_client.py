@@ -142,7 +142,8 @@ class ZygoteClient:
             except OSError:
                 data = b""
             if not data:
-                self._selector.unregister(self._link)  # wait() reports its death
+                # only unregistered, because wait() reports the death of the zygote
+                self._selector.unregister(self._link)
                 self._link.close()
                 self._link, self._ready = None, False
                 return
@@ -174,7 +175,7 @@ class ZygoteClient:
     def zygote_died(self, status: int, now: float) -> None:
         """Reports the ends of the zygote's children, which the kernel kills together with the zygote, and
         starts another zygote."""
-        self._receive_reports()  # it may have sent messages before it died
+        self._receive_reports()  # first, because the zygote may have sent messages before it died
         trouble = f"the process from which it was forked died: {describe(status)}"
         if not self._ready and self._give_up_at < float("inf"):
             self._failures += 1

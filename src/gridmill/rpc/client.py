@@ -117,7 +117,7 @@ class ClientLink:
                 raise ConnectionResetError("the connection was closed")
         except HungNodeError:
             connection.close()
-            self._ended = True  # without a `bye`, which would get no answer
+            self._ended = True  # ends without a `bye`, which would get no answer
             raise
         except OSError as error:
             connection.close()
@@ -148,7 +148,7 @@ class ClientLink:
 
     def attend(self, run: str) -> None:
         """Connects a run with this client, so that the control node stops the run when the client ends."""
-        # the control node has ended: the hello to the next one names the run
+        # if the control node has ended, the hello to the next control node names the run
         with contextlib.suppress(OSError):
             send_frame(self._sign, [encode(SessionMessage(attend=run))])
 
@@ -180,7 +180,7 @@ class ClientLink:
 
     def _connection(self) -> socket.socket:
         while self._idle:
-            with contextlib.suppress(IndexError):  # another thread took the last connection
+            with contextlib.suppress(IndexError):  # another thread may have taken the last connection
                 kept = self._idle.pop()
                 if not readable(kept):
                     return kept

@@ -128,7 +128,7 @@ class Attendance:
         with self._changed:
             if client.name in self._clients:
                 client.runs.add(view.run.id)
-            else:  # the client ended meanwhile
+            else:  # the client ended before its run was known, so the run has to be stopped
                 self._to_stop.add(view.run.id)
                 self._changed.notify_all()
         return view

@@ -77,11 +77,11 @@ def wait_for_answer(
     while sock.fileno() not in readable(sock, milliseconds=int(1000 * LOOK_SECONDS)):
         now = look_at(pid)
         if now is None and pid:
-            return  # the process has ended, and the socket reports that
+            return  # not hung: the process has ended, and the socket reports that
         if now is not None:
             still = still + 1 if _stands_still(before, now) else 0
             is_hung = still >= _LOOKS and (now.stopped or not answers(False))
-        else:  # the process may be busy: only answers show that
+        else:  # without a look at the process, which may be busy, only an answer shows that it lives
             if answers(True):
                 silent_since = time.monotonic()
             is_hung = time.monotonic() - silent_since >= PATIENCE_SECONDS

@@ -215,5 +215,6 @@ def _process(pid: int) -> int | None:
         return os.pidfd_open(pid) if pid else None
     except ProcessLookupError:
         raise
-    except (AttributeError, OSError):  # another system than Linux, or an old kernel
+    # the system is not Linux, or its kernel is old, so that it has no pidfd_open()
+    except (AttributeError, OSError):
         return None

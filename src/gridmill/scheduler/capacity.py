@@ -164,7 +164,7 @@ class Pods:
         jobs += 1
         key = (whole.loads[jobs], free_memory - memory_bytes, pod_id, free_gpus - gpus, jobs, whole)
         self._keys[pod_id] = key
-        self._order.discard(found)  # `find` has already added the pod to this collection
+        self._order.discard(found)  # discarded, because `find` has already added the pod to this collection
         if jobs < whole.most:
             self._taken.append(key)
             if key < self._taken[0]:

@@ -41,7 +41,7 @@ def bring_up(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool, pods
     """
     left = pods if lane.workers_left is None else lane.workers_left
     if demand.node:
-        left = None  # a job for one node has no other choice
+        left = None  # the limit does not apply, because a job for one node has no other choice
     if left == 0:
         return False
     wish = _wanted_amounts(draft, lane)

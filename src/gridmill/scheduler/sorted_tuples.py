@@ -83,7 +83,8 @@ class SortedTuples(Generic[T]):
         """Remove an item from the collection. If the item is not in the collection, the method does
         nothing."""
         at = place = 0
-        if not self._buckets or self._buckets[0][0] != item:  # in most cases it is the first
+        # saves the search in most cases, in which the item is the first
+        if not self._buckets or self._buckets[0][0] != item:
             at = bisect_left(self._last, item)
             if at == len(self._last):
                 return

@@ -74,7 +74,7 @@ def _described(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping
     return none of them."""
     try:
         hints = get_type_hints(function)
-    except NameError:  # an annotation names a type that only type checkers import
+    except NameError:  # without a check, because an annotation names a type that only type checkers import
         hints = {}
     return inspect.signature(function), hints
 
@@ -126,7 +126,7 @@ def _fitted(value: object, hint: Hint) -> object:
     if origin is IO:
         return value if hasattr(value, "write") else _UNFIT
     if not isinstance(origin, type):
-        return value  # Any, or a type that exists only for type checkers
+        return value  # cannot be checked: the type is Any, or exists only for type checkers
     if isinstance(value, bool):
         return value if origin in (bool, object) else _UNFIT
     if origin in _NUMBERS:

@@ -84,7 +84,7 @@ class Connections:
         made = self.make()
         try:
             made.connect()
-        except TimeoutError as error:  # a process listens, but accepts no connection
+        except TimeoutError as error:  # a timeout means that a process listens, but accepts no connection
             raise hung(self.pid, self.where, look_at(self.pid)) from error
         except (OSError, HTTPException) as error:
             raise UnreachedError(self._silence(error), hint=_UP) from error
@@ -135,7 +135,7 @@ class Connections:
         while self._idle:
             try:
                 connection = self._idle.pop()
-            except IndexError:  # another thread took the last connection
+            except IndexError:  # another thread may have taken the last connection
                 break
             if connection.sock is not None and not select.select([connection.sock], [], [], 0)[0]:
                 return connection

@@ -240,7 +240,7 @@ class RunVerbs(Connected):
         for tick in self.watch(run):
             if show is not None:
                 show(tick)
-        assert tick is not None  # watch yields at least one tick
+        assert tick is not None  # never None, because `watch` yields at least one tick
         if check and tick.view.run.state != RunState.SUCCEEDED:
             view = tick.view
             raise run_error(view, lambda job: self.last_lines(view, job, LINES))

@@ -45,7 +45,7 @@ def clear(folder: Path) -> None:
     if not (folder / "ended").exists():
         return
     gone = folder.with_name(f".gone-{folder.name}")
-    with suppress(OSError):  # another process removes it
+    with suppress(OSError):  # fails if another process removes the folder at the same time
         folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
@@ -254,7 +254,7 @@ class ProcessSite:
             return PodReport(status=PodStatus.RUNNING)
         if not _was_started(folder):
             return PodReport(status=PodStatus.GONE, message=_why_never_started(folder))
-        if _has_ended(folder):  # it ended between the two looks
+        if _has_ended(folder):  # looks again, because the pod may have ended between the two looks
             return PodReport(status=PodStatus.GONE, message=_why_ended(folder))
         return PodReport(
             status=PodStatus.UNKNOWN, message="the pod died, and some of its processes still run"
@@ -301,7 +301,8 @@ class ProcessSite:
     def _bar(self, pod_id: str) -> None:
         """Marks a pod that was torn down before it started, so that the pod never starts."""
         folder = self._folder(pod_id)
-        if _was_started(folder) or folder.is_file():  # a farm's job may create the file
+        # the file may also exist because a farm's job created it
+        if _was_started(folder) or folder.is_file():
             return
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = _take_lock(folder)

@@ -84,7 +84,7 @@ class LocalHomeFolders:
             else:
                 path.unlink(missing_ok=True)
         except FileNotFoundError:
-            return  # another process deletes the same folder
+            return  # no error, because another process may delete the same folder
         except OSError as error:
             raise StorageError(f"cannot remove it: {error.strerror}", place=str(path)) from error
 

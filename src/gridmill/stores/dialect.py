@@ -224,7 +224,7 @@ class Connections:
 
     def _read_again(self, statement: str, values: Values) -> Rows:
         while self._free:
-            with suppress(IndexError):  # another thread took the last idle connection
+            with suppress(IndexError):  # another thread may have taken the last idle connection
                 connection = self._free.pop()
                 try:
                     return self._read(connection, statement, values)

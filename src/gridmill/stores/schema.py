@@ -93,7 +93,8 @@ def prepare(dialect: Dialect, connection: Connection) -> None:
     version = _version(dialect, connection)
     if version is None:
         with transaction(dialect, connection) as cursor:
-            if _version(dialect, connection) is None:  # read again: another process may have been first
+            # read again under the lock, because another process may have created the tables first
+            if _version(dialect, connection) is None:
                 _make(dialect, cursor)
     elif version != VERSIONS[-1]:
         # imported here, because it loads Alembic and SQLAlchemy, which only an upgrade needs

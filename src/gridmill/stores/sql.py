@@ -183,7 +183,8 @@ class SqlStore:
                 self._damage.drop(aside)
                 return sequences
             except (StaleVersionError, self._dialect.broken_rule) as error:
-                check_versions(changes, self._version)  # names the record and the expected version
+                # raises an error that names the record and the expected version
+                check_versions(changes, self._version)
                 raise StaleVersionError("a record was changed by another control node") from error
 
     def _set_aside(self, cursor: Cursor) -> Sequence[object]:

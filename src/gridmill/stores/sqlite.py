@@ -12,7 +12,7 @@ from gridmill.stores.dialect import Connection, Dialect
 
 _PRAGMAS = (
     "busy_timeout = 5000",  # milliseconds; set first, because the next statements may have to wait
-    "journal_mode = WAL",  # readers and the writer do not block each other
+    "journal_mode = WAL",  # so that readers and the writer do not block each other
     "synchronous = NORMAL",  # no fsync per commit: see docs/adr/0002-store.md
     "foreign_keys = ON",
     "journal_size_limit = 67108864",  # bytes; the log is cut to this size after a burst of writes
@@ -50,9 +50,8 @@ def in_file(path: str) -> Dialect:
 def _open(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     if not os.path.exists(path) or not os.path.getsize(path):
-        connection.execute(
-            "PRAGMA auto_vacuum = INCREMENTAL"
-        )  # has an effect only before the first table is created
+        # set here, because it has an effect only before the first table is created
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
     return connection
@@ -116,7 +115,8 @@ def _release(path: str, connection: Connection) -> bool:
 def _is_worth_rewriting(path: str, connection: Connection, free: int) -> bool:
     pages = _ask(connection, "page_count")
     left_bytes = (pages - free) * _ask(connection, "page_size")
-    has_room = space_of("store", path).free_bytes > 2 * left_bytes  # for the copy, and for its log
+    # twice, because the copy and its log need space
+    has_room = space_of("store", path).free_bytes > 2 * left_bytes
     return free > _STEP_PAGES and free * _REWRITTEN_SHARE > pages and has_room
 
 

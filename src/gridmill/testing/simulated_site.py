@@ -417,7 +417,7 @@ class SimulatedWorld:
             )
             self._finish(pod, execution)
         elif attempt_id not in pod.seen:
-            pod.seen[attempt_id] = AttemptState.STOPPED  # a Start that arrives later is refused
+            pod.seen[attempt_id] = AttemptState.STOPPED  # so that a Start that arrives later is refused
 
     def _finish(self, pod: SimulatedPod, execution: Execution) -> None:
         order, behaviour = execution.order, execution.behaviour

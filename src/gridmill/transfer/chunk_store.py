@@ -61,7 +61,7 @@ class ChunkStore:
         self.drafts = folder / "drafts"
         self._chunks, self._pins = folder / "chunks", folder / "pins"
         self._lock = threading.Lock()
-        self._lots: dict[str, str] = {}  # the sizes of chunks that have their own file
+        self._lots: dict[str, str] = {}  # the lot of each chunk that has a file of its own
         self._turns = FairScheduler()
         try:
             shutil.rmtree(self.drafts, ignore_errors=True)
@@ -98,7 +98,7 @@ class ChunkStore:
                 entries.append((status.st_atime_ns, entry.name, status.st_size))
                 self._lots[entry.name] = lot.name
             with suppress(OSError):
-                os.rmdir(lot)  # an empty lot that a killed process left
+                os.rmdir(lot)  # succeeds only for an empty lot, which a killed process may have left
         return OrderedDict((name, size) for _, name, size in sorted(entries))
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
@@ -346,7 +346,8 @@ class ChunkStore:
     def _name(self, draft: str, new: Mapping[str, Chunk]) -> None:
         """Adds the chunks to the index and ends the reservation of their space."""
         lot = draft.rpartition("/")[2]
-        for chunk in new.keys() & self._sizes.keys():  # another thread was faster
+        # removed, because another thread has stored these chunks meanwhile
+        for chunk in new.keys() & self._sizes.keys():
             _remove(draft, chunk)
         if mine := {name: len(chunk.data) for name, chunk in new.items() if name not in self._sizes}:
             os.rename(draft, f"{self._chunks}/{lot}")
@@ -388,7 +389,7 @@ class ChunkStore:
             try:
                 return os.stat(self._path(name)).st_atime_ns
             except OSError:
-                return 1  # another program deleted it
+                return 1  # the oldest time, because another program has deleted the file
 
     def evict(self, wanted_bytes: int) -> int:
         """See EvictingStore."""

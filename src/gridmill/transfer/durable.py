@@ -22,7 +22,7 @@ _PIECE_BYTES = 1 << 18
 _JUST_NS = 60_000_000_000
 _RENAMEAT2: Callable[..., int] | None = getattr(_C, "renameat2", None)
 _EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE and AT_FDCWD, which Python does not define
-_SYNCFS: Callable[[int], int] | None = getattr(_C, "syncfs", None)  # macOS has no such call
+_SYNCFS: Callable[[int], int] | None = getattr(_C, "syncfs", None)  # None on macOS, which has no such call
 
 
 def sync(paths: Sequence[str | Path]) -> None:

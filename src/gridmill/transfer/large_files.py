@@ -235,7 +235,7 @@ class LargeFiles:
             with file.writing:
                 _put(self._path(file), file.layout, places, chunk.data)
             done = places
-        except FileNotFoundError:  # the file was evicted meanwhile
+        except FileNotFoundError:  # the file may have been evicted since it was chosen
             return False
         finally:
             self._wrote(file, done)
@@ -258,7 +258,7 @@ class LargeFiles:
         done = list[int]()
         try:
             descriptor = os.open(self._path(file), os.O_WRONLY)
-        except FileNotFoundError:  # the file was evicted meanwhile
+        except FileNotFoundError:  # the file may have been evicted since it was chosen
             self._wrote(file, done, flowed=at)
             return False
         try:
@@ -316,7 +316,7 @@ class LargeFiles:
             data = self._path(file).open("rb", buffering=0)
         with data:
             if file.whole and os.fstat(data.fileno()).st_mtime_ns != SEALED_NS:
-                return None  # another program changed the file
+                return None  # the time shows that another program changed the file
             offset, size = file.layout.range_of(at)
             return os.pread(data.fileno(), size, offset)
 

@@ -108,7 +108,7 @@ class EventLoop:
         if channel is not None:
             self._settle(channel, channel.send(lines))
         if number in self._folder_of:
-            self._folder_of[number].stir()  # an answer will probably come soon
+            self._folder_of[number].stir()  # polled soon, because an answer will probably come
 
     def drop(self, number: int) -> None:
         """Sends the queued messages of a channel, and then closes the channel."""

@@ -58,7 +58,7 @@ class SpoolWire:
         try:
             return self._take()
         except FileNotFoundError:
-            return None  # the connection's folder was deleted
+            return None  # the wire has ended, because the folder of the connection was deleted
         except OSError:
             return b""  # a temporary error of the file system; a long one ends as silence
 
@@ -192,7 +192,7 @@ class SpoolFolder:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._folder.stat().st_uid != os.geteuid():
             raise StorageError("belongs to another user", place=str(self._folder))
-        os.chmod(self._folder, 0o700)  # the files contain the orders of attempts
+        os.chmod(self._folder, 0o700)  # private, because the files contain the orders of attempts
         (self._folder / self._name).mkdir(mode=0o700)
         write_whole(self._folder, "epoch", self._name.encode())
         for entry in os.listdir(self._folder):

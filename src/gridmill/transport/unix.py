@@ -87,7 +87,7 @@ def _check_free(path: Path) -> None:
     except (ConnectionRefusedError, FileNotFoundError):
         return
     except BlockingIOError:
-        pass  # a process listens and is busy
+        pass  # not stale: a process listens and is busy
     raise HomeInUseError("a control node runs in this home", place=str(path))
 
 

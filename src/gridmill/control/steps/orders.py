@@ -26,7 +26,8 @@ def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt
     """Send a Start message after the commit of the transaction, if the pod's link is open. If the link is
     not open, the pod gets the message after its next Hello."""
     current = transaction.get(Attempt, attempt.id)
-    if current is not None and current.stop_requested:  # another rank of its gang could not be started
+    # another rank of its gang could not be started, so this rank must not start either
+    if current is not None and current.stop_requested:
         settle_attempt(starting.endings, transaction, current, STOPPED_EARLY)
         return
     try:

@@ -227,9 +227,8 @@ def restorable(catalog: Catalog, job_run: JobRun, now: Provenance) -> Artifact |
     newest = catalog.newest_artifact(job_run.name)
     if newest is None or (job_run.job.sink and job_run.job.sink.source.live):
         return None
-    if newest.output.details.get(
-        WAITING
-    ):  # a file may have stopped changing meanwhile, even if clocks differ
+    # no version is restored, because a file that was still changing may be stable now, even if clocks differ
+    if newest.output.details.get(WAITING):
         return None
     if newest.fingerprint == now.fingerprint and not newest.removed:
         return newest
@@ -254,7 +253,7 @@ def _made_from_the_same(catalog: Catalog, now: Provenance) -> Artifact | None:
 def _fetched(catalog: Catalog, artifact_id: str) -> Artifact | None:
     try:
         return fetch_artifact(catalog, artifact_id)
-    except NotFoundError:  # its record was deleted
+    except NotFoundError:  # no error, because the record of an old version may have been deleted
         return None
 
 

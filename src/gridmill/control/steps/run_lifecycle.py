@@ -429,10 +429,11 @@ def resume_run(
     check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
     check_run_origin(catalog.ledger, storage, transaction, run)
     job_runs = catalog.ledger.read_all(JobRun, parent=run_id)
+    # the settled versions of the run come last, so that names keep the versions that they had at its begin
     settled = {
         **settle_names(catalog, [one.job for one in job_runs]),
         **run.settled,
-    }  # names keep the versions that they had when the run began
+    }
     active = replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled)
     transaction.put(replace(active, attended=clients.asked.attended))
     # without parts, because a job that is repeated is divided into parts again

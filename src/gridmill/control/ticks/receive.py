@@ -164,7 +164,7 @@ def _ends_its_pod(transaction: Transaction, event: PodEvent) -> bool:
         return False
     attempt = transaction.get(Attempt, event.attempt_id)
     if attempt is None or not runs(attempt) or attempt.token != event.token:
-        return False  # the attempt was stopped because a newer one replaced it
+        return False  # fencing: the attempt was stopped because a newer attempt replaced it
     if attempt.stop_requested or attempt.interrupted is not None:
         return False
     return outcome_of(event).state == AttemptState.STOPPED

@@ -96,9 +96,8 @@ def keep_continuous(
     try:
         watch.message = _blocking_reason(control.ledger, schedule, continuous)
         if watch.message:
-            control.pending_reads.listings.pop(
-                _key(schedule), None
-            )  # list the sources again later: this listing will be outdated once there is room
+            # forgotten, because this listing will be outdated once there is room for another run
+            control.pending_reads.listings.pop(_key(schedule), None)
         else:
             wait = _look(control, watch, schedule, continuous, now)
     except StorageError:  # the store failed, not the pipeline: the next tick tries again

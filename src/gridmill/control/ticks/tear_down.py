@@ -126,9 +126,8 @@ def _record_gone(starting: Starting, bring_ups: BringUps, deployment: Deployment
     transaction = starting.ledger.begin(starting.timeline.now())
     pods = tuple(replace(pod, state=PodState.GONE) for pod in deployment.pods)
     transaction.put(replace(deployment, state=DeploymentState.GONE, pods=pods))
-    for attempt in starting.ledger.snapshot.attempts_on(
-        deployment.id
-    ):  # a pod that hung may have live attempts
+    # the pod may have hung, so that its attempts are still live and have to be settled
+    for attempt in starting.ledger.snapshot.attempts_on(deployment.id):
         settle_attempt(starting.endings, transaction, attempt, replace(LOST, message=deployment.message))
     starting.ledger.stage(transaction)
     bring_ups.brought_up.difference_update(pod.id for pod in pods)

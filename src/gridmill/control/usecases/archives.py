@@ -120,7 +120,8 @@ class ArchiveUseCases(UseCases):
                 latest = tuple(self._latest(project))
                 transaction.put(*fresh, *latest, *self._new_provenances(project))
                 self._note_moves(transaction, [*fresh, *latest], f"restore of {path}")
-                transaction.events.clear()  # restored runs add no events to this grid
+                # restored runs add no events to this grid, because they did not happen in it
+                transaction.events.clear()
                 for run in project.runs:
                     self._control.counters.used(run.pipeline, int(run.id.rpartition("-")[2]))
                 self._control.catalog.newest_artifacts.clear()
@@ -197,11 +198,11 @@ class ArchiveUseCases(UseCases):
             return True
         if isinstance(noun, Pipeline) and isinstance(record.noun, Pipeline):
             if noun.applied and not record.noun.applied:
-                self._ledger.look_up(Pipeline, noun.name)  # read into the ledger, so that it can be replaced
+                # read into the ledger first, because only a record in the ledger can be replaced
+                self._ledger.look_up(Pipeline, noun.name)
                 return True
             if not noun.applied:
-                # kept, because the pipeline here is that of its last run here, which is newer than the
-                # archive
+                # kept: the pipeline of the last run here is newer than that of the archive
                 return False
         if record.noun != noun:
             raise ConflictError(

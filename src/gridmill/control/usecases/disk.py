@@ -202,7 +202,8 @@ class DiskUseCases(VersionUseCases):
 
     def _take_away(self, things: list[DiskItem], versions: list[str], runs: tuple[str, ...]) -> None:
         for version in versions:
-            with suppress(ConflictError):  # a run has begun to use it meanwhile, or an alias names it
+            # skipped if a run has begun to use the version meanwhile, or if an alias names it
+            with suppress(ConflictError):
                 self._remove(version, of_table=True)
         for first in range(0, len(runs), _RUNS_AT_ONCE):
             self._ledger.store.drop_events(runs[first : first + _RUNS_AT_ONCE])

@@ -30,7 +30,8 @@ class PipelineUseCases(UseCases):
             note_origin(self._ledger, self._control.storage, transaction, pipeline, adopt=adopt)
             resources = declare_resources(self._ledger, transaction, pipeline)
             resources_used(self._ledger, pipeline, resources)
-            self._ledger.look_up(Pipeline, pipeline.name)  # read into the ledger, so that it can be replaced
+            # read into the ledger first, because only a record in the ledger can be replaced
+            self._ledger.look_up(Pipeline, pipeline.name)
             transaction.put(pipeline)
             self._put_schedules(transaction, pipeline)
         return pipeline

@@ -196,7 +196,7 @@ class RunViews:
         read, began = self.read(run_id, SHOWN), self._control.clock.monotonic()
         with self._node.lock:
             if not fresh and (kept := self._right(run_id)) is not None:
-                return kept  # another reader made it meanwhile
+                return kept  # another reader made the view while this reader waited for the lock
             commits, waited = self._node.commits, self._control.clock.monotonic() - began
             view = self.make(run_id, read, SHOWN)
             now = self._control.clock.monotonic()

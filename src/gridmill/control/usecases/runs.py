@@ -400,8 +400,7 @@ class RunUseCases(AlterationUseCases):
         if name == "run":
             return self._run_views.encoded(arguments["run_id"], arguments.get("since", ""))
         if name == "events" and arguments.get("job") is None:
-            # one reader at a time: many followers begin with the same event, and the first answer is stored
-            # for all
+            # one at a time: many followers begin with the same event, and the first answer is kept for them
             with self._reading_events:
                 body = self.ready(name, arguments)
                 return self._encoded_events(arguments) if body is None else body

@@ -154,7 +154,8 @@ class AlterationUseCases(UseCases):
         spec = self._declared(name)
         with self._node.changing() as transaction:
             before = alterations_of(self._ledger, name)
-            if before.changed:  # read into the ledger, so that it can be replaced
+            # read into the ledger first, because only a record in the ledger can be replaced
+            if before.changed:
                 self._ledger.fetch(Alterations, name)
             changes = with_change(spec, before.changes, change)
             after_all = altered(spec, changes)

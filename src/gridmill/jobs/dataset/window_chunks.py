@@ -137,7 +137,8 @@ class _ChunkSplitter:
             rows = pa.concat_tables(self.waiting)
             self.waiting, places = [rows], self._places(rows, all_there=all_there)
             if places is None:
-                self.tried = self.count  # the next attempt is made when there are twice as many rows
+                # the next attempt waits for twice as many rows, so that all attempts together stay cheap
+                self.tried = self.count
                 return
             at, end = places
             some = rows.slice(0, end)

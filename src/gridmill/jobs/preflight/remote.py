@@ -57,7 +57,8 @@ def _text(file: SourceFile, most_bytes: int) -> bytes:
             while len(text) < most_bytes and (piece := opened.stream.read(_PIECE_BYTES)):
                 text += piece
     except DataError:
-        pass  # the end is missing; the text before it is used
+        # no error: the compressed text has no end, because only the beginning of the file was downloaded
+        pass
     return bytes(text)
 
 

@@ -126,7 +126,7 @@ class _Preflight:
             elif artifact.kind == ArtifactKind.MODEL and artifact.output.details.get("objective"):
                 self.known[name] = _model(artifact)
         except (GridmillError, OSError, pa.ArrowException):
-            return  # its files are missing or unreadable: the run reports it
+            return  # the files of the version are missing or unreadable, which the run reports itself
 
     def _check(self, job: Job) -> None:
         reads = job.spec.references()
@@ -208,7 +208,7 @@ class _Preflight:
         path = nearest(job, path, error.message)
         certain = not doubtful(f"{message} {error.hint}" if tables else message, tables)
         if job.kind == JobKind.SINK:
-            certain = True  # the error is in rows that were read
+            certain = True  # certain, because a sink's error is in rows that were read
         self.broken.add(job.name)
         self.findings.append(
             PreflightFinding(job=job.name, path=path, message=message, hint=error.hint, certain=certain)

@@ -67,7 +67,8 @@ class LeadingZeros:
         if first == line:
             return result
         inner = quotes - block.count(b'"', 0, first) - self._rest.count(b'"')
-        lines = np.frombuffer(block, np.uint8, line - first, first)  # a view, without copying the bytes
+        # a view, because the bytes of a whole block must not be copied
+        lines = np.frombuffer(block, np.uint8, line - first, first)
         return self._is_in(lines, inner, b"+" in block) or result
 
     def _is_in(self, lines: NDArray[np.uint8], quotes: int, plus: bool) -> bool:
@@ -80,7 +81,8 @@ class LeadingZeros:
         places = self._places(data, plus)
         if not len(places):
             return False
-        if self._inside:  # the data begins within a value of several lines
+        # assumed, because columns cannot be counted if the data begins within a value of several lines
+        if self._inside:
             return True
         columns = self._columns_of(data, places)
         return bool(np.any(np.isin(columns, list(self.columns)) | (columns >= self.width)))
@@ -259,7 +261,8 @@ class CsvReader:
                 use_threads=False,
                 block_size=BLOCK_BYTES,
                 column_names=list(names),
-                skip_rows_after_names=self._header_line,  # Arrow counts the blank lines before it
+                # given as a line number, because Arrow counts the blank lines before the header
+                skip_rows_after_names=self._header_line,
                 encoding=self.source.encoding,
             ),
             "parse_options": pc.ParseOptions(
@@ -283,7 +286,7 @@ class CsvReader:
             yield
         except pa.ArrowInvalid as error:
             if "straddling" in str(error) and self._is_header_alone():
-                return  # Arrow needs a line end after the header
+                return  # no rows: the file ends with the header, after which Arrow needs a line end
             if hasty:
                 raise UnexpectedTypeError from error
             raise self._explain(error, ragged) from error

@@ -192,7 +192,7 @@ def content_of(path: Path, name: str) -> str:
 def check_unchanged(file: SourceFile) -> None:
     """Raise UnavailableError if the file was changed since it was hashed. If the file was changed, the rows
     that were read may be inconsistent."""
-    if file.fetch is not None:  # a downloaded copy does not change
+    if file.fetch is not None:  # not checked, because a downloaded copy does not change
         return
     try:
         now = file.path.stat()

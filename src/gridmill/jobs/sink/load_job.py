@@ -437,7 +437,7 @@ def _nothing_left(plan: LoadPlan, noted: LoadRecord) -> DataError:
 def clear(folder: Path, context: JobContext) -> None:
     """Delete files in the folder of the table that an earlier attempt left there."""
     rmtree(folder, ignore_errors=True)
-    with suppress(OSError):  # the folder is not empty, or does not exist
+    with suppress(OSError):  # fails if the folder is not empty, or does not exist
         context.output.rmdir()
 
 

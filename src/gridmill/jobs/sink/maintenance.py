@@ -130,7 +130,8 @@ class RetentionCutoff:
 
 def _has_older(path: Path, column: str, cutoff: datetime) -> bool:
     with pq.ParquetFile(path) as file:
-        if column not in file.schema_arrow.names:  # the column was added later
+        # the column was added to the table later, so the file has no times
+        if column not in file.schema_arrow.names:
             return False
         trim = RetentionCutoff(column=column, cutoff=cutoff)
         return any(

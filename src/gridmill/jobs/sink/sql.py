@@ -341,7 +341,7 @@ def arrive(request: SourceRequest) -> SourceFiles:
             None if newest is None else _reached(connection, shape, edge_of(newest, source, low, name), low)
         )
         unseen = _count_unseen(connection, shape, edge)
-        if high is None and low is None:  # write the columns without rows, so that the table exists
+        if high is None and low is None:  # writes the columns without rows, so that the table exists
             none = _staged(connection, shape, shape.statement().where(sa.false()), request, name, key)
             return SourceFiles(files=none.files(none.content), append=True, unseen=unseen)
         if high is None:

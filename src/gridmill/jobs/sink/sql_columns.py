@@ -270,7 +270,7 @@ def connect_arguments(url: sa.URL) -> dict[str, Any]:
     from pymysql.converters import conversions, convert_date, convert_datetime
 
     ours = {
-        FIELD_TYPE.TIME: str,  # 25:00:00.5 is a valid TIME
+        FIELD_TYPE.TIME: str,  # as text, because a TIME may exceed a day: 25:00:00.5 is a valid TIME
         FIELD_TYPE.BIT: lambda value: int.from_bytes(value, "big"),
         FIELD_TYPE.DATE: _or_unreadable(convert_date),
         FIELD_TYPE.DATETIME: _or_unreadable(convert_datetime),

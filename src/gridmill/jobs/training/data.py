@@ -322,7 +322,8 @@ def _check_rows(rows: Mapping[str, Integers], target: Floats, split: pa.ChunkedA
     splits = [str(value) for value in pc.unique(split).to_pylist()]
     empty = [name for name in ("train", "validation") if len(rows[name]) == 0]
     if len(rows["test"]) and "validation" not in splits:
-        empty = [name for name in empty if name == "train"]  # a dataset may have no validation split
+        # a dataset that has a test split and no validation split is valid
+        empty = [name for name in empty if name == "train"]
     for name in empty:
         raise DataError(
             f"the {name} split has no row with a label (splits with rows: {', '.join(splits)})",

@@ -131,7 +131,8 @@ def run(context: JobContext) -> JobResult:
     spec.check()
     if context.order.job.gang < 2 or spec.model == ModelKind.CUSTOM:  # a script connects its ranks itself
         return _train(context, spec)
-    from gridmill.jobs.training import ddp  # imported here, because it loads Optuna, which only tunings need
+    # imported here, because it loads PyTorch, which other models do not need
+    from gridmill.jobs.training import ddp
 
     with ddp.joined(context):
         if os.environ["RANK"] == "0":
@@ -164,7 +165,8 @@ def _prepare(
 def _train(context: JobContext, spec: TrainingSpec) -> JobResult:
     if spec.track is None or context.rank:
         return _learn(context, spec)
-    from gridmill.jobs.training import mlflow  # imports httpx
+    # imported here, because it loads httpx, which only tracked trainings need
+    from gridmill.jobs.training import mlflow
 
     with mlflow.tracking(spec, context) as tracker:
         return _learn(tracker.context, spec, tracker)
@@ -179,7 +181,7 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "MlflowRun | None" 
     frame, folds = _prepare(context, spec, encodings)
     fitted = _fit(frame, spec, context)
     if context.rank:
-        return JobResult()  # the model is the output of the script's rank 0
+        return JobResult()  # no output, because the model is the output of the script's rank 0
     card = _card(frame, spec, fitted, context.input(spec.dataset))
     save_model(context.output, card, _described(fitted, card), fitted.weights)
     predictor = _stored(card, context)
@@ -274,7 +276,7 @@ def _check_files(
     """Check the files of the model. Raises InternalError if the files do not predict the same as the trained
     model, and InputError if files of the user predict differently when they are called again."""
     length = predictor.card.sequence
-    if fitted.trained is None:  # only rows for which user code runs anyway
+    if fitted.trained is None:  # only rows of one split, for which user code runs anyway
         split = "validation" if len(frame.rows["validation"]) else "train"
         return check_alike(predictor, sample_rows(frame, length, split))
     predictors = [predictor]
@@ -318,7 +320,8 @@ def _search(context: JobContext, spec: TrainingSpec) -> "TuningResult":
 
     def make() -> "tuple[Objective, TryOut]":
         frame, _ = _prepare(context, spec)
-        from gridmill.jobs.training import study  # imports Optuna
+        # imported here, because it loads Optuna, which only tunings need
+        from gridmill.jobs.training import study
 
         metric = check_metric(search.metric, frame.objective, SEARCH_METRIC)
         if len(frame.rows["validation"]) == 0:
@@ -338,7 +341,8 @@ def _search(context: JobContext, spec: TrainingSpec) -> "TuningResult":
 
         return frame.objective, attempt
 
-    from gridmill.jobs.training import tuning  # imports Optuna
+    # imported here, because it loads Optuna, which only tunings need
+    from gridmill.jobs.training import tuning
 
     tuning_result: TuningResult = tuning.find_best(spec, search, context, make)
     print(f"trial {tuning_result.best} is the best of {len(tuning_result.trials)}", flush=True)

@@ -75,7 +75,7 @@ class BucketPrefixes:
     def over(self, lot: BucketPrefix, now: float) -> BucketPrefix:
         """Records that the process that put objects at this place has ended. May be repeated. Raises
         StorageError."""
-        if lot.over is None or lot.over > now:  # the clock was set back
+        if lot.over is None or lot.over > now:  # a time in the future means that the clock was set back
             lot = replace(lot, over=now)
             self._write(lot)
         return lot
@@ -249,7 +249,8 @@ class BucketCollector:
         over = None if mine else self._prefixes.over(lot, self._now()).over
         bucket = self._bucket(lot)
         object_names = [name for page in bucket.names(lot.folder) for name in page]
-        for name in object_names:  # objects that are put after the listing are not in it
+        # only listed objects: an object that is put after the listing is not deleted
+        for name in object_names:
             if name not in self._uses:
                 bucket.remove(name)
         if over is not None and not object_names and self._now() - over >= LATE_SECONDS:
@@ -344,7 +345,7 @@ class BucketEndpoints:
 
     def _new_prefix(self, url: str, folder: str = "") -> BucketPrefix:
         lot = BucketPrefix(url=url, endpoint=self._site.settings.get("endpoint", ""), folder=folder)
-        self._bucket(lot)  # a bucket that cannot be opened gets no note
+        self._bucket(lot)  # first, because a bucket that cannot be opened must get no note
         if not folder:
             self._hold(lot)
         self._prefixes.begin(lot)

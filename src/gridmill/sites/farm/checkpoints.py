@@ -187,7 +187,7 @@ class CheckpointDownloads:
             if _mark(self._farm.scan(note.farm_checkpoints)) != self._mark_here(note):
                 self._fetch(attempt_id, note, None, None)
         except NotFoundError:
-            return True  # the attempt made no checkpoints
+            return True  # nothing is missing, because the attempt made no checkpoints
         except StorageError as error:
             _LOG.warning("checkpoints_not_transferred attempt=%s reason=%s", attempt_id, error)
             return False

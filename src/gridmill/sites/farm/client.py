@@ -400,7 +400,7 @@ class FarmClient:
                 self._discard_connection(used)
                 if connection is None or isinstance(error, TimeoutError):
                     raise self._unavailable(error, lane) from error
-                continue  # an idle connection may have ended
+                continue  # tried again with another connection, because an idle connection may have ended
             except GridmillError:
                 self._leave(used, answer, lane)
                 raise

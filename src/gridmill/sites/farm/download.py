@@ -71,7 +71,7 @@ class ResultDownload:
         for _ in range(_TIMES if manifest is None else 1):
             remote = manifest or self._farm.scan(there)
             chunks = ChunkStore(folder, remote.size_bytes + 1)
-            chunks.unpin(COMING)  # chunks that an earlier request expected and that are not needed any more
+            chunks.unpin(COMING)  # an earlier request may have expected chunks that are not needed any more
             placer = TreeCheckout(self._root, chunks, handing_over=True)
             lacking = placer.place(uri, remote, COMING, writable=True)
             if lacking:

@@ -82,7 +82,7 @@ class InputTrees:
     def of(self, order: AttemptOrder) -> Iterator[InputTree]:
         """Yields all folders that the attempt reads."""
         for entry in (*order.inputs, *kept_from(order)):
-            if entry.artifact.output.uri:  # a command may make no files
+            if entry.artifact.output.uri:  # without a folder, because a command may make no files
                 yield self._tree_of(entry)
         for uri in order.parts:
             path = below(self._home_root, uri)

@@ -170,7 +170,8 @@ class Relay:
                 session = _RelaySession(self._farm, self._dial, self._carrying, *pools, self._closed)
                 pause = _BACK_OFF_SECONDS[0]
                 session.run()
-            except GridmillError as error:  # also a farm that refuses: until the user joins it again
+            # also caught if the farm refuses this home, because the user may join the farm again
+            except GridmillError as error:
                 _LOG.info("farm_session_ended reason=%s", error)
             except Exception:  # noqa: BLE001  the outermost loop: the farm is dialled again
                 _LOG.exception("farm_session_failed")

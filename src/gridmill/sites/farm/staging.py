@@ -405,7 +405,7 @@ class HomeAttemptData:
             note = self._noted.find(event.attempt_id)
             if note is None:
                 return event
-            if not event.token:  # its pod never got it
+            if not event.token:  # an event without a token means that the pod never got the attempt
                 event = not_started(event, note)
             elif note.end_event is not None:
                 return replace(event, body=note.end_event)
@@ -446,7 +446,8 @@ class HomeAttemptData:
                     AttemptState.LOST,
                     f"the results of the attempt do not exist at the farm any more: {error}",
                 )
-        except ConflictError as error:  # another rank of its gang still writes to the folder
+        # unavailable now, because another rank of its gang still writes to the folder
+        except ConflictError as error:
             raise UnavailableError(error.message) from error
         except (UnavailableError, InterruptedRunError):
             raise
@@ -464,7 +465,7 @@ class HomeAttemptData:
             with self._bearing(attempt_id):
                 self._fetch_checkpoints(attempt_id, note)
         except NotFoundError:
-            return None  # the attempt made no files
+            return None  # nothing to transfer, because the attempt made no files
         except (UnavailableError, InterruptedRunError):
             raise
         except GridmillError as error:

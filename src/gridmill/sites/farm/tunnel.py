@@ -15,7 +15,7 @@ _START_SECONDS = 20.0
 _POLL_SECONDS = 0.05
 _END_SECONDS = 5.0
 _OPTIONS = (
-    *("-o", "BatchMode=yes"),  # no user can answer a question
+    *("-o", "BatchMode=yes"),  # ssh must fail instead of asking, because no user can answer a question
     *("-o", "ControlPath=none"),  # a shared connection would not end together with this process
     *("-o", "ExitOnForwardFailure=yes"),
     *("-o", "ServerAliveInterval=5"),
@@ -48,7 +48,7 @@ class _SshProcess:
         """Returns the last of the log lines that were not read before."""
         self.log.seek(0)
         text = self.log.read().decode(errors="replace")
-        self.log.truncate(0)  # the log grows with each failed connection
+        self.log.truncate(0)  # emptied, because the log grows with each failed connection
         return text.strip().rpartition("\n")[2].strip()
 
     def end(self) -> None:
@@ -80,7 +80,7 @@ class Tunnel:
         began = time.monotonic()
         with self._lock:
             if self._failed is not None and self._failed[0] > began:
-                raise self._failed[1]  # shares a try that started after this call
+                raise self._failed[1]  # this call shares the result of a try that started after it
             if self._ssh is None or not self._ssh.is_open():
                 self._end()
                 self._open()

@@ -107,7 +107,8 @@ class SshShell:
             keep = ("ServerAliveInterval=5", "ServerAliveCountMax=3", f"ConnectTimeout={_CONNECT_SECONDS}")
             options = [word for option in keep for word in ("-o", option)]
             log = Path(self._folder.name) / "log"
-            self._socket.unlink(missing_ok=True)  # a killed process left it
+            # a killed process may have left the socket, and ssh does not replace an existing socket
+            self._socket.unlink(missing_ok=True)
             with log.open("wb") as file:
                 self._master = subprocess.Popen(
                     self._ssh(*options, "-M", "-N", "-S", str(self._socket), self._target),
