@@ -120,7 +120,7 @@ def test_entries_that_lack_a_place_for_a_field_are_named(
     server: redis.Redis, port: int, case: SinkCase
 ) -> None:
     server.execute_command("XADD", "clicks", "1-0", "a", "1", "a", "2")
-    with pytest.raises(DataError, match="clicks entry 1-0: has the field 'a' more than once"):
+    with pytest.raises(DataError, match="clicks entry 1-0: the entry has the field 'a' more than once"):
         load(case, port)
     server.xadd("clicks", {"entry_time": "2024-01-01"}, id="2-0")
     server.xdel("clicks", "1-0")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
-from gridmill.domain.storage_uri import below
+from gridmill.domain.storage_uri import below, path_below
 from gridmill.errors import UnsafePathError
 from gridmill.jobs.inspect_versions import files_of, preview
 
@@ -18,11 +18,13 @@ SOURCE = Path(__file__).resolve().parents[3] / "src" / "gridmill"
 def test_what_is_not_below_the_root_is_refused(uri: str):
     with pytest.raises(UnsafePathError):
         below("/root-of-storage", uri)
+    with pytest.raises(UnsafePathError):
+        path_below("/root-of-storage", uri)
 
 
 def test_what_is_below_the_root_is_joined():
     assert below("/root-of-storage", "files/p/j/1") == Path("/root-of-storage/files/p/j/1")
-    assert below(Path("r"), "./a//b/") == Path("r/a/b")
+    assert below(Path("r"), "./a//b/") == Path("r/a/b") == Path(path_below("r", "./a//b/"))
 
 
 def test_a_version_without_files_shows_none(tmp_path: Path):
@@ -35,8 +37,8 @@ def test_a_version_without_files_shows_none(tmp_path: Path):
 
 
 def test_every_uri_is_joined_with_its_root_by_below():
-    joins = [f"{path.relative_to(SOURCE)}:{line}" for path in SOURCE.rglob("*.py") for line in _joins(path)]
-    assert joins == []
+    paths = set(SOURCE.rglob("*.py")) - {SOURCE / "domain" / "storage_uri.py"}
+    assert [f"{path.relative_to(SOURCE)}:{line}" for path in paths for line in _joins(path)] == []
 
 
 def _joins(path: Path) -> list[int]:
