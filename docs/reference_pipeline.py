@@ -173,7 +173,7 @@ def _section(noun: type, kind: str, path: str) -> str:
     document = f"These are the fields of a document that begins with `{kind}:`."
     place = f"These are the fields of the mapping `{path}` in a pipeline file." if path else document
     if short:
-        place += f" If you set only `{short.written}`, you can write its value in place of the mapping."
+        place += f" If you set only the field `{short.written}`, you can write its value without the mapping."
     lines += [place, "", "| field | type | default | meaning |", "|---|---|---|---|"]
     for name, part in parts(noun).items():
         if name == "name" and is_named(noun) and not kind:

@@ -89,8 +89,8 @@ def keep_of(resource: Resource, site: SiteKind | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """The size that was chosen for a job: amounts for each worker, the number of workers, and the reasons as
-    sentences for people. `left_seconds` determines the position of the job in the queue
+    """The size that Gridmill chose for a job: CPUs, memory and GPUs of each worker, the number of workers,
+    and the reasons as sentences for people. `left_seconds` determines the position of the job in the queue
     (gridmill.domain.ordering); it is None if nothing was measured."""
 
     amounts: Amounts

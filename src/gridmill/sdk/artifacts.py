@@ -79,10 +79,10 @@ class VersionVerbs(Connected):
         """Set `alias` to a version of `name` (`weather/lstm`), or to the best version by a metric.
 
         With `expected`, the alias is set only if it currently refers to the version with this number. If
-        `expected` is 0, the alias is set only if it does not exist yet. If the alias refers to another
-        version, StaleVersionError is raised, so that two users cannot overwrite each other's change.
-        `best_by` is the name of a metric of the version (`validation_auc`). Put `max:` or `min:` before the
-        name of a metric if Gridmill does not know whether a higher value is better.
+        `expected` is 0, the alias is set only if it does not exist yet. If the alias refers to a different
+        version than expected, StaleVersionError is raised, so that two users cannot overwrite each other's
+        change. `best_by` is the name of a metric of the version (`validation_auc`). Put `max:` or `min:`
+        before the name of a metric if Gridmill does not know whether a higher value is better.
         """
         kept = Alias(id=f"{name}@{alias}", name=name, alias=alias, number=version, metric=best_by)
         return self.grid.set_alias(kept, expected=expected)

@@ -107,8 +107,8 @@ class Connected:
     def attend(self, question: Callable[[Grid], RunView], *, detached: bool = False) -> RunView:
         """Start or continue a run. If this client ends before the run, the run is stopped.
 
-        The run is started only once. If the control node ends before it answers, the next control node
-        checks whether the run was started. With `detached`, the run continues when this client ends.
+        The run is started only once. If the control node ends before it answers the call, the next control
+        node checks whether the run was started. With `detached`, the run continues when this client ends.
         """
         until, again, key = time.monotonic() + _STORE_SECONDS, False, os.urandom(16).hex()
         while True:
