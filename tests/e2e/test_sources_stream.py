@@ -124,7 +124,7 @@ def test_entries_that_lack_a_place_for_a_field_are_named(
         load(case, port)
     server.xadd("clicks", {"entry_time": "2024-01-01"}, id="2-0")
     server.xdel("clicks", "1-0")
-    with pytest.raises(DataError, match="clicks entry 2-0: has a field 'entry_time'"):
+    with pytest.raises(DataError, match="clicks entry 2-0: the entry has a field 'entry_time'"):
         load(case, port)
 
 
