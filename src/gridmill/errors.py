@@ -35,8 +35,8 @@ from typing import ClassVar
 
 
 class GridmillError(Exception):
-    """This class is the base class of all errors. Its `message` states what failed, `place` states where it
-    failed, and `hint` states what to do next."""
+    """This class is the base class of all errors. The attribute `message` states what failed, `place` states
+    where it failed, and `hint` states what to do next."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False

@@ -1,8 +1,8 @@
 """Limits the memory of this process by making the C library return free memory to the system early.
 
 The GNU C library gives each thread a separate memory area for small buffers, with up to eight areas for each
-CPU, and keeps freed memory in each of these areas. Therefore a process with many threads, each of which
-answers a request from time to time, keeps much free memory. With other C libraries, the functions of this
+CPU, and keeps freed memory in each of these areas. A process with many threads, each of which answers a
+request from time to time, therefore keeps much free memory. With other C libraries, the functions of this
 module do nothing, because these libraries do not have the needed options.
 """
 
@@ -30,7 +30,7 @@ def share_memory_areas() -> None:
 
 def return_free_memory(*, collect: bool = False) -> None:
     """Returns free memory to the system. With `collect`, objects in reference cycles are found and freed
-    first. This search stops all threads until all objects were examined."""
+    first. The search for reference cycles stops all threads until all objects were examined."""
     if collect:
         gc.collect()
     with suppress(OSError, AttributeError):

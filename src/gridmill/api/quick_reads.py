@@ -28,9 +28,9 @@ from gridmill.ports.usecases import USE_CASES
 QUICK = ("control", "run", "job", "events", "logs")
 """The use cases that this middleware answers."""
 THREADS = 16
-"""The largest number of threads that answer requests for streams. The same number of other threads makes all
-other answers. Further requests wait. Because of the separate threads, a slow read of a log does not delay
-other use cases."""
+"""The largest number of threads that answer requests for streams. All answers that are not streams are made
+by another group of threads of the same size. Further requests wait. Because of the separate threads, a slow
+read of a log does not delay other use cases."""
 FOLLOWERS = 512
 """The largest number of requests that can wait for events in this middleware at the same time. If there are
 more requests, they are passed on to the routes."""

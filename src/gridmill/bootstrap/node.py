@@ -210,9 +210,9 @@ def _with_settings(control: Control, here: Site, gpu_shares: int, marks: Mapping
 
 
 def open_site(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
-    """Opens a declared site and returns the interface to it (a `SitePort`). Raises InputError if its kind
-    does not support a setting, NotFoundError if no plug-in provides its kind, and UnavailableError if the
-    site does not answer."""
+    """Opens a declared site and returns the interface to it (a `SitePort`). Raises InputError if the kind of
+    the site does not support a setting, NotFoundError if no plug-in provides this kind, and UnavailableError
+    if the site does not answer."""
     port: SitePort = find("sites", site.kind.value)(settings, site, doors)
     return port
 

@@ -115,7 +115,7 @@ class ThreadRunner:
         return bool(self._results)
 
     def stop(self, seconds: float) -> None:
-        """Wait until all submitted work has finished, but at most for that time."""
+        """Wait until all submitted work has finished, but at most for `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._results) == len(self._keys), timeout=seconds)
 

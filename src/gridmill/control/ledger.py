@@ -121,8 +121,8 @@ class Ledger:
     A tick stages the transactions of its steps. Staging a transaction changes the memory immediately, so
     that the next step sees the changes. One commit then writes all staged transactions to the store. The
     effects of the transactions are executed only after this commit. If the commit fails, the memory returns
-    to its earlier state. The thread that stages transactions holds the node's lock until it has flushed
-    them.
+    to its earlier state. The thread that stages transactions holds the node's lock until it has written
+    these transactions to the store.
     """
 
     def __init__(self, store: Store, logs: LogStore, owner: str = "") -> None:
@@ -332,8 +332,8 @@ class Ledger:
             self._before[key] = (self.snapshot.find(*key), self._versions.get(key, 0))
 
     def _ended_with(self, kind: type[Any], key: str) -> Sequence[Key]:
-        """Return the keys of the records that are no longer live when this record ends. These are the record
-        itself and, if it is a run, the jobs of the run."""
+        """Return the keys of the records that are no longer live when this record ends. The result has the
+        key of the record itself and, if the record is a run, the keys of its jobs."""
         if kind is not Run:
             return [(kind, key)]
         over: list[Key] = [(kind, key), *((JobRun, job.id) for job in self.snapshot.job_runs_of(key))]

@@ -27,8 +27,8 @@ BACK_OFF_SECONDS = 1.0
 GATHER_SECONDS = 0.02
 CROWD = 16
 """If at least this many attempts are live, the node waits for a moment after each tick and collects messages
-of pods. Because of this wait, all collected messages need only one commit and one disk write. Calls of use
-cases are not delayed by this wait. If fewer attempts are live, the node does not wait to collect
+of pods. All messages that are collected during this wait need only one commit and one disk write. Calls of
+use cases are not delayed by this wait. If fewer attempts are live, the node does not wait to collect
 messages."""
 LOUD_CHARACTERS = 16_000
 """The node also collects messages if the last commit contained at least this many characters of log text."""
@@ -170,8 +170,8 @@ class ControlNode:
     @contextmanager
     def changing(self) -> Iterator[Transaction]:
         """Return a context manager with the transaction of a use case. The transaction begins with the
-        records of the store and is committed at the end; a tick follows. The tick also follows if the commit
-        fails, because the tick finds out whether the commit reached the store."""
+        records of the store and is committed at the end. After that, a tick runs. The tick also follows if
+        the commit fails, because the tick finds out whether the commit reached the store."""
         try:
             with self.lock:
                 if self.control.ledger.doubtful:

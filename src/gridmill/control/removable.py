@@ -34,8 +34,8 @@ from gridmill.scheduler.history import PER_JOB
 def plan_removal(
     catalog: Catalog, reference: str, *, of_table: bool = False
 ) -> tuple[RemovalPreview, tuple[Artifact, ...]]:
-    """Return the versions that a reference names for removal, and the reasons that prevent their removal.
-    The reference `pipeline/job` names all versions of the job.
+    """Return the versions to which a reference for a removal refers, and the reasons that prevent the
+    removal. The reference `pipeline/job` names all versions of the job.
 
     If `of_table` is true, the reference may also name a single version of a sink. If a version of a sink is
     removed, its table is kept, and a later load deletes the files that only this version needed. If

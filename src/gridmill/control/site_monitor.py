@@ -80,7 +80,7 @@ class SiteMonitor:
 
     def _note(self, site: Site, trouble: str) -> None:
         """Record a problem of a site. If the site was removed or changed in the meantime, the interface to
-        the site was closed. The errors that this causes are not recorded."""
+        the site was closed, and errors that are caused by the closed interface are not recorded."""
         with self._node.lock:
             stands = self._is_unchanged(site)
             if self._ending.is_set():
@@ -221,8 +221,8 @@ def retire(node: ControlNode, name: str) -> None:
 
 
 def leave(node: ControlNode, site: Site) -> None:
-    """Close the interface to a removed site, and delete the files of the site on other machines. This is
-    also done for a site that has not answered since this control node started."""
+    """Close the interface to a removed site, and delete the files of the site on other machines. The files
+    are also deleted if the site has not answered since this control node started."""
     act = partial(_leave, node, site, _remove_site(node, site.name))
     node.control.background.submit(f"leave site {site.name}", act, partial(_left, node, site))
 

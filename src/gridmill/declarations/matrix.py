@@ -1,5 +1,5 @@
-"""Expands a job that has a `matrix` into one job for each combination of the matrix values. The values are
-part of the names of these jobs."""
+"""Expands a job that has a `matrix` into one job for each combination of the matrix values. The names of the
+new jobs contain the matrix values."""
 
 import re
 from collections.abc import Mapping

@@ -322,7 +322,8 @@ def _written(noun: Pipeline, text: str, values: Mapping[str, str], number: int) 
 def read_again(
     written: PipelineSource, *, folder: str = "", set_values: Mapping[str, object] = _NOTHING
 ) -> Pipeline:
-    """Reads the pipeline again from its stored text. `set_values` are added to the earlier values.
+    """Reads the pipeline again from its stored text. The values in `set_values` are used in addition to the
+    stored values of the parameters.
 
     Raises PipelineError.
     """

@@ -32,8 +32,8 @@ class ScalarType:
 
 
 def wrong(expected: str, more: str = "") -> PydanticCustomError:
-    """Returns an error with a message such as `expected a duration such as 5m, got [1, 2]`, followed by
-    `more`."""
+    """Returns an error with a message such as `expected a duration such as 5m, got [1, 2]`, which is
+    followed by the text `more`."""
     return PydanticCustomError("expected", "expected {expected}", {"expected": expected, "more": more})
 
 

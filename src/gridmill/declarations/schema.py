@@ -210,8 +210,8 @@ def _record(noun: type, kind: str | None = None) -> CoreSchema:
     record.
 
     `kind` is the field that contains the name of the record. If `kind` is not set, a record that must have a
-    name first gets an empty name. Later the record gets its key in the mapping that contains the record as
-    its name.
+    name first gets an empty name. Later the record gets its name, which is its key in the mapping that
+    contains it.
     """
     written = dict(parts(noun))
     if is_named(noun):

@@ -85,8 +85,8 @@ class Advice:
     their time. `unknown` lists the facts about the job that are not known yet, and `probes` lists the
     smallest runs that would measure these facts. `worth` is the recommended number of workers, and `rule` is
     the rule that recommends it. `serial_seconds` is the time before and after the shards, `opening_seconds`
-    is the time to load inputs such as the model, and `work_seconds` is the time for the shards. All three
-    are times of one worker for all `rows`."""
+    is the time to load inputs such as the model, and `work_seconds` is the time for the shards. These three
+    fields are times of one worker for all `rows`."""
 
     job: str
     work: str

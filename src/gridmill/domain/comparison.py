@@ -170,8 +170,8 @@ def key_of_rows(version: Artifact) -> tuple[str, ...]:
 
 def rows_measured_on(model: Artifact, metric: str = "validation") -> str:
     """Return a text that is the same for all models that were measured on the same rows with the same
-    labels. If this text differs between two models, they cannot be ranked by the metric. If the metric is
-    from the test split, the text describes the test rows.
+    labels. If this text differs between two models, these models cannot be ranked by the metric. If the
+    metric is from the test split, the text describes the test rows.
     """
     details = model.output.details
     rows_by_split = _mapping(details.get("measured_on")).get(

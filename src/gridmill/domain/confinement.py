@@ -91,8 +91,8 @@ def pod_memory_bytes(confinement: Confinement) -> int:
 
 
 def tenants_memory_bytes(node: Amounts, machine_bytes: int) -> int:
-    """Return the memory limit of all tenants together. Half of the machine's memory that is not part of the
-    capacity of the node is reserved for the farm and the system."""
+    """Return the memory limit of all tenants together. If the capacity of the node leaves some memory of the
+    machine free, half of this free memory is reserved for the farm and the system."""
     return max(node.memory_bytes, (node.memory_bytes + machine_bytes) // 2)
 
 

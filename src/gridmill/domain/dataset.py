@@ -402,7 +402,8 @@ class Split:
 
     @property
     def gap(self) -> timedelta:
-        """The seconds before validation and before test in which rows are dropped."""
+        """Rows are dropped if they are within this number of seconds before the validation split or before
+        the test split."""
         return timedelta(seconds=self.gap_seconds or 0.0)
 
     @property

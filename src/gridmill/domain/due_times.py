@@ -33,8 +33,8 @@ now."""
 class DueDecision:
     """The decision about the next run of a schedule. `start` is the due time for which a run must be
     started. All due times up to `done` were processed without starting a run. `look_at` is the time at which
-    the schedule must be checked again. It is infinite if only events can change the decision. `message` has
-    the result of the decision, or the reason why no run can start."""
+    the schedule must be checked again. If only events can change the decision, `look_at` is infinite.
+    `message` has the result of the decision, or the reason why no run can start."""
 
     start: float | None = None
     done: float | None = None

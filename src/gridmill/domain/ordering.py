@@ -32,8 +32,8 @@ RESTART_SECONDS = 60.0
 """The cost in seconds of interrupting a job that can resume: the time to write a checkpoint, to start again,
 and to read the checkpoint."""
 FIRST_LOOK_SECONDS, LOOK_GROWTH = 300.0, 1.5
-"""A running job is protected from interruption for FIRST_LOOK_SECONDS after each start. After that, the due
-time of the job is computed again each time the run time of the job has grown by the factor LOOK_GROWTH."""
+"""A running job is protected from interruption for FIRST_LOOK_SECONDS after each start. Later, the due time
+of the job is computed again each time the run time of the job has grown by the factor LOOK_GROWTH."""
 URGENT_ALONE_SECONDS = 10.0
 """The seconds for which a job is protected from jobs of a higher priority, which is about the time of a
 start."""

@@ -57,9 +57,9 @@ def note(
 
 
 def spare_bytes(wanted: int, *, memory_bytes: int, used_bytes: int) -> int:
-    """Return how much of the wanted memory jobs can get beside the present use, the reserve and the memory
-    of the node itself. Even if jobs use all of this memory, the machine does not swap, and the memory use of
-    the jobs is not mistaken for activity of the owner.
+    """Return the part of the wanted memory that jobs can get, given the present memory use, the reserve and
+    the memory of the node itself. Even if jobs use all of this memory, the machine does not swap, and the
+    memory use of the jobs is not mistaken for activity of the owner.
     """
     return max(MIB, min(wanted, int(memory_bytes * (1.0 - RESERVE_SHARE)) - NODE_BYTES - used_bytes))
 

@@ -89,7 +89,7 @@ class Event:
 
 
 def event_id(sequence: int) -> str:
-    """Return the id of the event that a store stores under that number. The number of an event increases
+    """Return the id that an event has if it is stored under that number. The number of an event increases
     over all events of the store."""
     return f"{sequence:016x}"
 

@@ -36,9 +36,9 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeList:
-    """A list of files of a project that jobs read, each with a hash of its content, and the `hash` of all of
-    them; many versions and jobs refer to one list. `created` is the time when Gridmill first saw the list
-    (Unix seconds)."""
+    """A list of files of a project that jobs read, each with a hash of its content, and the `hash` of the
+    whole list. Many versions and jobs refer to the same list. `created` is the time when Gridmill first saw
+    the list (Unix seconds)."""
 
     hash: str
     files: Mapping[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class CodeList:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """All inputs from which a result of the job `name` (`pipeline/job`) is made, with the `fingerprint` of
-    all of them.
+    these inputs.
 
     `declared` are the fields of the job's declaration that differ from their defaults (`command.run`), as
     short texts. `parameters` are the parameters of the pipeline to which the job refers. `inputs` are the

@@ -128,8 +128,8 @@ class Measurement:
     """The measured use of one attempt together with the size of its data, from which later jobs are sized.
 
     `subject` is the kind of job with its variant, such as `training/lstm`, `sink/csv` or
-    `command/<pipeline>/<job>`. `waited_seconds` is the time between the moment when the job was ready and
-    the moment when the attempt was placed. `parallel` has the times of the workers of the attempt, if it had
+    `command/<pipeline>/<job>`. `waited_seconds` is the time from the moment when the job was ready to the
+    moment when the attempt was placed. `parallel` has the times of the workers of the attempt, if it had
     workers. `resource` and `site` are the resource and the site where the attempt ran (empty in older
     records). `declared` identifies the settings and the command of the job at that time (empty if unknown).
     `model_bytes` is the estimate of the memory model for these settings and this size (0 if unknown).

@@ -16,9 +16,9 @@ is in these runs."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """The limits of how many versions of a job are kept, and for how long. A version is deleted if it
-    exceeds all limits that are set: it is not among the newest `versions`, and it is older than `days`. The
-    newest version, versions with an alias, the best version, and the inputs of kept versions are kept
+    """The limits of the number and the age of the versions of a job that are kept. A version is deleted if
+    it exceeds all limits that are set: it is not among the newest `versions`, and it is older than `days`.
+    The newest version, versions with an alias, the best version, and the inputs of kept versions are kept
     whatever their age is. All versions of a sink share one table. If a version is deleted, a later load
     deletes the rows that only this version had."""
 

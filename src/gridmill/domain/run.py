@@ -23,9 +23,9 @@ from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 class Preemption:
     """The reason why a running job was preempted. `job_run` is the id of the waiting job for which the
     running job is interrupted. `shorter_seconds` is the difference between the remaining time of the
-    interrupted job and the expected time of the waiting job. It is 0 if the waiting job has precedence
-    because of its priority or its long wait. `left_seconds` is the remaining time of the interrupted job,
-    which determines its later position in the queue."""
+    interrupted job and the expected time of the waiting job. The difference is given as 0 if the waiting job
+    has precedence because of its priority or its long wait. `left_seconds` is the remaining time of the
+    interrupted job, which determines its later position in the queue."""
 
     job_run: str
     left_seconds: float
@@ -201,8 +201,8 @@ class Attempt:
     other ranks can connect to the rank. A rank that has ended keeps its place and its `outcome` until all
     ranks have ended; then the record of rank 0 describes the gang: its state is the final state of the gang,
     and its use is the use of all ranks together. If `dismissed` is true, the rank only served the other
-    ranks, and all of them have succeeded. Such a rank is treated as succeeded, however it ends. `transfers`
-    are the transfers of data for the attempt, at a site in another place.
+    ranks, and all of them have succeeded. A dismissed rank is treated as succeeded, however it ends.
+    `transfers` are the transfers of data for the attempt, at a site in another place.
     """
 
     id: str

@@ -80,9 +80,9 @@ class ReclaimableItem:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
     """The free space of the file system that contains `path`, and the reserve: if less space is free, no new
-    work starts that needs this file system. `place` is the use of the file system by Gridmill (`home`,
-    `storage root`, ...). `files` are inodes; a total of 0 means that the file system has no fixed number of
-    inodes."""
+    work starts that needs this file system. `place` names the purpose for which Gridmill uses the file
+    system (`home`, `storage root`, ...). `files` are inodes; a total of 0 means that the file system has no
+    fixed number of inodes."""
 
     place: str
     path: str

@@ -11,7 +11,7 @@ from gridmill.domain.provenance import Provenance
 MANIFEST_FORMAT = 1
 MANIFESTS = "manifests"
 HANDED = "inputs"
-"""A folder below the storage root. It contains copies of inputs for attempts whose work folders are on
+"""The name of a folder below the storage root with copies of inputs, for attempts whose work folders are on
 another disk."""
 _VERSIONS = "versions"
 _MOST_TOLD = 3

@@ -44,7 +44,8 @@ class JobView:
     are the attempts of the job, oldest first; for a gang only the attempt of rank 0, which represents all
     ranks. `ranks` are the attempts of the other ranks of a gang. `parts` are the parts of the job, if it
     runs in parts. If there are many attempts, only the last are included; if there are many parts, failed
-    and running parts are included first. `job` has the total numbers of attempts and parts of the job."""
+    and running parts are included first. The record `job` has the total numbers of attempts and parts of the
+    job."""
 
     job: JobRun
     attempts: tuple[Attempt, ...] = ()

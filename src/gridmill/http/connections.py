@@ -96,8 +96,8 @@ class Connection(HttpToolsProtocol):
         self._deadline: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base
-        """Starts the time limit for the first request. Over TLS, the handshake has already ended at this
-        point."""
+        """Starts the time limit for the first request. Over TLS, this method is called after the
+        handshake."""
         super().connection_made(transport)
         secure: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         certificate = secure.getpeercert(binary_form=True) if secure else None

@@ -165,12 +165,12 @@ class Provider(Protocol):
         has used it yet."""
 
     def last_sign(self) -> str:
-        """The kind of input by which a person last used this machine. It is empty if nobody has used the
-        machine yet."""
+        """The kind of input by which a person last used this machine, or an empty text if nobody has used
+        the machine yet."""
 
     def why_blind(self) -> str:
-        """The reason why the last check could not observe every keyboard of this machine. It is empty if the
-        check observed all keyboards."""
+        """The reason why the last check could not observe every keyboard of this machine, or an empty text
+        if the check observed all keyboards."""
 
     def claim(self, folder: Path) -> AbstractContextManager[None]:
         """Return a context manager; while it is active, this machine cannot join another grid. Raises

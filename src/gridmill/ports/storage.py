@@ -15,9 +15,9 @@ from gridmill.domain.version_manifest import AliasMove, FileProblem, Verificatio
 class FileStat:
     """The state of a source file, which shows whether the file has changed since an earlier check.
     `ctime_ns` is the time of the last change of the file's content, name or permissions. No program can set
-    this time. It is 0 if it is not known. `content` is the hash of the file's content (16 hex digits); empty
-    if the content was not read. `name` is the path relative to the folder of the pipeline, if the file is
-    below this folder."""
+    this time. If the time is not known, `ctime_ns` is 0. `content` is the hash of the file's content (16 hex
+    digits); empty if the content was not read. `name` is the path relative to the folder of the pipeline, if
+    the file is below this folder."""
 
     path: str
     size_bytes: int

@@ -270,8 +270,8 @@ _SECRET = "GRIDMILL_STORE"  # compared but never shown, because its URL may hold
 
 def differences(settings: Settings, hello: Hello, *, stays: bool) -> tuple[str, ...]:
     """Returns one line for each difference between the settings of the client and of the control node. The
-    settings of a permanent control node were chosen by the user. Therefore only the settings that are set in
-    the client's environment are compared with them."""
+    settings of a permanent control node were chosen by the user. Therefore the function compares only the
+    settings that are set in the client's environment with the settings of such a control node."""
     ours = as_variables(settings)
     names = hello.chosen if stays else tuple(ours)
     lines = [

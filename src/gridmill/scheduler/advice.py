@@ -65,7 +65,7 @@ class AdviceInput:
 
     @property
     def cpus(self) -> float:
-        """The number of CPUs that all workers of the job can have together."""
+        """The total number of CPUs that the workers of the job can have."""
         return self.most.cpus * self.pods
 
     @property
@@ -251,7 +251,8 @@ def _forecasts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WidenedForecast:
-    """A forecast whose interval also covers other scaling laws that fit the measurements."""
+    """A forecast of the time with any number of workers. Its interval also covers other scaling laws that
+    fit the measurements."""
 
     curve: TimeCurve
     rivals: tuple[TimeCurve, ...]
@@ -346,7 +347,8 @@ def _summary(curve: TimeCurve, forecasts: Sequence[WorkerForecast], worth: int) 
 def _vertical(
     curve: TimeCurve, shares: object, bound: Bottleneck, worth: int, advice_input: AdviceInput
 ) -> str:
-    """Compare more or faster CPUs for each worker with more workers."""
+    """Return sentences that compare the gain from more or faster CPUs for each worker with the gain from
+    more workers."""
     cpus, share = curve.cpus, curve.cpu_share
     alone = curve.seconds(1)
     most = 1 / max(1e-9, 1 - min(1.0, curve.law.alone * min(1.0, share) / alone))

@@ -115,7 +115,8 @@ class CachedForecasts:
         return lane is not None and reclaim(draft, lane, demand, urgent=True)
 
     def _must_come_up(self, resource: str, demand: Demand) -> bool:
-        """Return whether no pod that is up or starting is large enough for the demand."""
+        """Return whether a new pod is needed for the demand, because no pod that is up or starting is large
+        enough."""
         places = self.snapshot.places
         pods = (places.open.get(resource), places.coming.get(resource))
         return all(pod is None or find_pod(pod, demand) is None for pod in pods)
@@ -131,8 +132,9 @@ class CachedForecasts:
         return max(0.0, self.now - self.snapshot.deployments[deployment_id].created)
 
     def _places(self, resource: Resource, demand: Demand) -> list[float]:
-        """Return the free places for jobs on the resource, each with the present time as the time at which
-        it becomes free. Places that attempts hold are left out, unless attempts hold all places."""
+        """Return the places for further jobs on the resource, each as the number of seconds until it is
+        free, which is 0. The places that attempts hold are left out. If attempts hold all places, all places
+        are returned, because the attempts will release them."""
         site_exists = resource.site in self.snapshot.sites
         most = most_places(self.snapshot, resource, demand) if site_exists else 1
         attempts = self.snapshot.attempts.values()
@@ -174,7 +176,8 @@ def alternatives(
     """Return one alternative for each candidate, in the order of the candidates. `away` has the sites that
     do not answer. `sites` has the site of each other job of the same run, by the name of the job. `crowded`
     has, by resource, the position that a new deployment would have in the queue of a farm, for farms whose
-    machines other tenants also use. `standing` is the job if it is already in a queue."""
+    machines other tenants also use. `standing` is the waiting job itself, if it is already in the queue of a
+    resource."""
     snapshot = joining.snapshot
     called = labels([candidate.resource for candidate in candidates])
     name, subject = f"{pipeline}/{job.name}", subject_of(job, pipeline)

@@ -13,11 +13,11 @@ JOBS_PER_CPU = 2
 reading and writing. Two jobs per CPU keep the CPU busy. More than two jobs per CPU would only compete for
 the cache and memory of the CPU."""
 FEWEST_JOBS = 2
-"""The smallest limit of the number of jobs that a pod runs at the same time. With a limit of one job, a long
-job would make every short job wait in a small pod."""
+"""The smallest limit of the number of jobs that a pod runs at the same time. In a small pod with a limit of
+one job, every short job would have to wait for a long job."""
 
 LEAST_CPUS = 0.1
-"""If fewer CPUs of a node than this are not assigned, the node is full, so that no pod starts with almost no
+"""A node is treated as full if it has fewer free CPUs than this, so that no pod starts with almost no
 CPU."""
 
 
@@ -172,8 +172,8 @@ class Pods:
         return whole, jobs
 
     def _in_order(self) -> SortedTuples[Key]:
-        """Return all pods that are not full, in order. Pods that received jobs since the last call are
-        sorted in together."""
+        """Return all pods that are not full, in order. Pods that received jobs since the last call are first
+        moved to their new positions, all in one step."""
         if self._taken:
             self._order.update(self._taken)
             self._taken.clear()
@@ -272,8 +272,8 @@ class Nodes:
         return twin
 
     def set(self, name: str, free: Amounts) -> None:
-        """Add a node to the collection, or change its free CPUs, memory and GPUs. `candidates` does not
-        return a node that has no free memory or no free CPUs."""
+        """Add a node to the collection, or change its free CPUs, memory and GPUs. A node without free memory
+        or free CPUs is stored, but is not returned by `candidates`."""
         self.drop(name)
         self._free[name] = free
         if free.memory_bytes > 0 and free.cpus >= LEAST_CPUS:

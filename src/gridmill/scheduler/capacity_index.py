@@ -67,8 +67,8 @@ class CapacityIndex:
     resource, the deployments without attempts, each with the time until which it is kept. `resumable` has
     the running attempts that may be preempted, the longest-running first, by resource; a gang is represented
     by its rank 0. `yielding` has the attempts that were asked to end and have not ended yet, with all ranks.
-    `tallies` has the totals that the live attempts of each project hold, by project. `broken` has the live
-    pods of deployments that are released as soon as they are idle, by resource.
+    `tallies` has the totals that the live attempts of each project hold, by project. `broken` has, by
+    resource, the live pods of broken deployments, which are released as soon as they are idle.
     """
 
     def __init__(self) -> None:
@@ -331,8 +331,8 @@ class CapacityIndex:
 
 
 def expiry(deployment: Deployment) -> float:
-    """Return the time at which the keep time of an idle deployment ends. The result is infinite if the time
-    since when the deployment is idle is not recorded."""
+    """Return the time at which the keep time of an idle deployment ends. The result is infinite if it is not
+    recorded when the deployment became idle."""
     idle_since = deployment.idle_since
     return float("inf") if idle_since is None else idle_since + deployment.keep_seconds
 

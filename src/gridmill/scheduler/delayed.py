@@ -3,8 +3,8 @@ they get first.
 
 Short jobs may start before long jobs and may preempt long jobs. To prevent starvation, a job that has waited
 longer than the patience of its resource is delayed and starts first, until delayed jobs hold `DELAYED_SHARE`
-of the resource. While a delayed job runs, no job of the same priority preempts it. The rules about delayed
-jobs and their numbers are in gridmill.domain.ordering.
+of the resource. While a delayed job runs, no job of the same priority preempts it. The rules for delayed
+jobs, with their constants, are in gridmill.domain.ordering.
 """
 
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ class DelayedJobs:
         return has_share(self.held, more, 1.0)
 
     def take(self, demand: Demand) -> None:
-        """Add the share of a delayed job that starts."""
+        """Add the share of the resource that a delayed job gets when it starts."""
         self.held += demand.workers * self._share(demand.memory_bytes, demand.gpus)
 
 

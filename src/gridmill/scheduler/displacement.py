@@ -27,8 +27,8 @@ May = Callable[[PreemptibleJob], bool]
 
 def outranks(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
     """Return whether another resource of the site has a job of lower priority that waits, or that runs and
-    can resume. If no job is preempted, a job of lower priority gets the memory and CPUs that this job
-    needs."""
+    can resume. If there is such a job and no job is preempted, that job gets the memory and CPUs that the
+    urgent job needs."""
     if lane.name not in draft.least_elsewhere:
         draft.least_elsewhere[lane.name] = min(_priorities_elsewhere(draft, lane), default=inf)
     return -ticket[NEGATIVE_PRIORITY] > draft.least_elsewhere[lane.name]
@@ -51,10 +51,10 @@ def _priorities_elsewhere(draft: DraftPlan, lane: Lane) -> Iterator[float]:
 
 
 def displace(draft: DraftPlan, lane: Lane, ticket: Ticket, may_be: May) -> list[PreemptibleJob]:
-    """Preempt the fewest running jobs of other resources, so that the pods of one node can be released for
-    this job. All preempted jobs have a lower priority than the job. The result is empty if no node can be
-    released in this way. The function closes the deployments of the preempted jobs for new jobs and reserves
-    the node."""
+    """Preempt as few running jobs of other resources as possible, so that the pods of one node can be
+    released for this job. All preempted jobs have a lower priority than the job. The result is empty if no
+    node can be released in this way. The function closes the deployments of the preempted jobs for new jobs
+    and reserves the node."""
     demand, site = ticket[JOB_CLASS].demand, lane.resource.site
     if demand.workers > 1 or lane.workers_left == 0 or lane.holds(demand):
         return []
@@ -125,8 +125,8 @@ def _leaving(
 
 def keep_displaced(draft: DraftPlan, lane: Lane, job_run: JobRun, attempt: Attempt) -> None:
     """Close the deployment of a preempted job for new jobs while the preempted job ends, if the deployment
-    releases its node for a job of another resource. If the preempted job releases only a part of a quota,
-    the deployment stays open."""
+    releases its node for a job of another resource. If the job is preempted only to release a part of a
+    quota, the deployment stays open for new jobs."""
     ended = draft.snapshot.job_runs.get(attempt.job_run_id)
     claim = QuotaClaim(demand_of(job_run))
     standing = draft.standing_of(claim)

@@ -31,7 +31,8 @@ NONE: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
 class DraftCheckpoint(NamedTuple):
-    """The state of a draft before deployments are started for a gang, to which the draft can return."""
+    """A copy of the state of a draft, which is made before deployments are started for a gang. The draft can
+    be restored from this copy."""
 
     left: float
     bring_ups: int
@@ -152,8 +153,8 @@ class DraftPlan:
         return self._excluded_nodes[lane.name]
 
     def can_start(self, job_run_id: str) -> bool:
-        """Return whether the job may start. It must not be refused, be held back, have been processed in
-        this plan, or have a live attempt."""
+        """Return whether the job may start. A job may not start if it was refused, is held back, was
+        processed in this plan, or has a live attempt."""
         return (
             job_run_id not in self._attempts_of
             and job_run_id not in self.refused
@@ -222,7 +223,7 @@ class DraftPlan:
         )
 
     def undo(self, lane: Lane, mark: DraftCheckpoint) -> None:
-        """Restore the draft from a copy that the method `checkpoint` returned."""
+        """Restore the draft from a copy that the method `mark` returned."""
         self._left = mark.left
         del self._bring_ups[mark.bring_ups :]
         self._nodes[lane.resource.site] = mark.nodes

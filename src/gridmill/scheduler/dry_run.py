@@ -96,8 +96,8 @@ def _placed(
     carrying: TransferInput,
     sites: Mapping[str, str],
 ) -> PlannedJob:
-    """Return the planned job with its resource and its transfers. `sites` has the sites of the jobs before
-    this job."""
+    """Return the planned job with its resource and its transfers. `sites` has the site of each job that
+    comes before this job in the run."""
     snapshot = joining.snapshot
     readings, made = carrying.readings.get(job.name, ()), carrying.made_bytes.get(job.name)
     named = (resource_for(_only(job, name), pipeline, snapshot)[1] for name in dict.fromkeys(job.resources))
@@ -226,8 +226,8 @@ def _problem(
 
 
 def _place(job: Job, problem: RefusalReason, pipeline: Pipeline) -> str:
-    """Return the place (file, line and field) in the pipeline file of a request that is too large; empty if
-    the pipeline has no file."""
+    """Return the file, the line and the field of a request that is too large. The result is empty if the
+    pipeline was not read from a file."""
     if pipeline.lines is None:
         return ""
     field = ""
@@ -307,8 +307,8 @@ def _seconds(job: PlannedJob) -> float | None:
 
 
 def _peak_memory(jobs: tuple[PlannedJob, ...]) -> int:
-    """Return the peak memory of the run in bytes. It is computed from the timeline; if times are unknown, it
-    is the largest sum of the memory of the jobs of one wave."""
+    """Return the peak memory of the run in bytes. The peak is computed from the timeline. If times are
+    unknown, the peak is the largest sum of the memory of the jobs of one wave."""
     running = [job for job in jobs if _will_run(job)]
     if all(job.starts is not None and job.ends is not None for job in running):
         return max((_in_use(running, job.starts or 0.0) for job in running), default=0)

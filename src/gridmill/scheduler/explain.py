@@ -80,8 +80,8 @@ def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float, waits: Wait
 
 
 def _why_quota(snapshot: Snapshot, job_run: JobRun, demand: Demand) -> str:
-    """Return a text about the used part of the quota, such as `quota of project vision: 4 of 4 GPUs in
-    use`."""
+    """Return a text about the part of the quota that is in use, such as `quota of project vision: 4 of 4
+    GPUs in use`."""
     project = snapshot.projects.get(job_run.project)
     if project is None:
         return ""

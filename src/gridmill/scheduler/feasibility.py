@@ -79,8 +79,8 @@ def most_memory(snapshot: Snapshot, resource: Resource) -> int:
 
 
 def problem_of_resource(snapshot: Snapshot, name: str, resource: Resource | None) -> RefusalReason | None:
-    """Return the reason why no job of a resource can run, or None. A site that has no nodes is no problem
-    yet, because it may get nodes later."""
+    """Return the reason why no job of a resource can run. The result is None if jobs of the resource can
+    run. If a site has no nodes, the jobs are not refused, because the site may get nodes later."""
     if resource is None:
         return RefusalReason(f"there is no resource {name!r}", "See `gridmill list resources`.")
     if resource.site not in snapshot.sites:
@@ -130,8 +130,8 @@ def _unknown_partition(resource: Resource, site: Site) -> RefusalReason | None:
 
 
 def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> RefusalReason | None:
-    """Return the reason why jobs with `demand` can never run on a resource that has no problem itself, or
-    None."""
+    """Return the reason why jobs with `demand` can never run on a resource, although the resource itself is
+    valid. The result is None if they can run."""
     if demand.kind != resource.type:
         return RefusalReason(
             f"resource {resource.name!r} is for {resource.type} jobs, this is a {demand.kind} job",

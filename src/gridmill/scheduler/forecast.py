@@ -31,9 +31,9 @@ def expected_seconds(
     attempts, scaled by size and by `pace`. `pace` is the factor for other causes, for example a different
     number of workers.
 
-    For a job that never ran, the function uses the attempts of other jobs of its subject with known sizes.
-    The result is None if there are too few such attempts. If some of the attempts ran on this `resource`, or
-    on a similar resource of its site, the function uses only these attempts.
+    For a job that never ran, the function uses attempts of other jobs with the same subject, if the size of
+    their data is known. The result is None if there are too few such attempts. If some of the attempts ran
+    on this `resource`, or on a similar resource of its site, the function uses only these attempts.
     """
     same_job = _succeeded(history.of_job(job, subject))
     if same_job:
@@ -47,8 +47,9 @@ def expected_seconds(
 def seconds_at(
     job: str, subject: str, size: JobSize, history: MeasurementHistory, resource: Resource
 ) -> float | None:
-    """Return the expected wall-clock seconds on that resource, from attempts on it or on a similar resource
-    of its site. The result is None if there are too few such attempts."""
+    """Return the expected wall-clock seconds of an attempt on that resource, from earlier attempts on the
+    same resource or on a similar resource of its site. The result is None if there are too few such
+    attempts."""
     same_job = _measured_at(_succeeded(history.of_job(job, subject)), resource)
     if same_job:
         return _median_seconds(same_job, size, None)

@@ -61,8 +61,8 @@ def _summed_transfers(carriages: Sequence[AttemptTransfers | None]) -> AttemptTr
 
 
 def to_dismiss(members: Sequence[Attempt], roles: Sequence[str]) -> tuple[Attempt, ...]:
-    """Return the ranks to stop once all other ranks have succeeded, because they only serve other ranks and
-    are still running. `roles` are in the order of the ranks.
+    """Return the ranks that must be stopped after all other ranks have succeeded, because they only serve
+    other ranks and never end by themselves. `roles` are in the order of the ranks.
 
     Parameter servers never end by themselves. If there are parameter servers, workers that get their work
     from a chief do not end by themselves either.

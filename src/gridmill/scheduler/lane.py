@@ -34,11 +34,12 @@ class Lane:
     end. `tries` is the number of jobs for which the plan looked for jobs to preempt. `over_quota` is the
     number of jobs over their quota for which the plan looked for jobs to preempt. `fair` means that jobs of
     several projects wait. `alive` is the number of pods that are up, starting or planned. Pods of broken
-    deployments are counted in `alive` while they run a job. `members` has the jobs of each class behind the
-    first job, once the first job was processed. `wanted_amounts` are the CPUs, memory and GPUs that a new
-    pod should have, once they were computed. `kept_for` is the reservation of memory, CPUs and GPUs for a
-    waiting job. `backfills` is the number of jobs that the plan tried to start before the job with the
-    reservation. `claimant` is the delayed job that has precedence and for which the plan found no place.
+    deployments are counted in `alive` while they run a job. After the first job of a class was processed,
+    `members` has the jobs of this class that follow it. `wanted_amounts` are the CPUs, memory and GPUs that
+    a new pod should have, or None until they are computed. `kept_for` is the reservation of memory, CPUs and
+    GPUs for a waiting job. `backfills` is the number of jobs that the plan tried to start before the job
+    with the reservation. `claimant` is the delayed job that has precedence and for which the plan found no
+    place.
     """
 
     __slots__ = (
@@ -148,7 +149,8 @@ class Lane:
         return head
 
     def behind_first(self, group: JobClass) -> Ticket | None:
-        """Return the second job of a class. `members` then returns the jobs behind this job."""
+        """Return the second job of a class. After this call, `members` returns the jobs that follow this
+        job."""
         members = self.members[group] = iter(group.members)
         next(members)
         return next(members, None)
@@ -258,8 +260,8 @@ class Lane:
                 self.coming.take(key, demand.memory_bytes, demand.gpus)
 
     def freest(self, demand: Demand) -> str | None:
-        """Return the pod with the most free memory, CPUs and GPUs among the pods that are large enough,
-        which is reserved for a job that has waited too long.
+        """Return the pod to reserve for a job that has waited too long: among the pods that are large
+        enough, the pod with the most free memory, CPUs and GPUs.
 
         While a pod is reserved, the free memory, CPUs and GPUs of the freest pod never shrink. The waiting
         job therefore starts eventually, even if another pod becomes freer than the pod that was chosen
@@ -303,7 +305,7 @@ class LaneQueue:
             yield heap[0], lanes[heap[0][JOB_CLASS].resource]
 
     def leave(self) -> None:
-        """Remove the first job from the queue, without adding the job behind it."""
+        """Remove the first job from the queue, without adding the next job of its resource."""
         heappop(self._heap)
 
     def leave_with_class(self, lane: Lane) -> None:
@@ -316,7 +318,8 @@ class LaneQueue:
             heapreplace(self._heap, head)
 
     def move_on(self, lane: Lane) -> None:
-        """Replace the first job, which was processed, by the jobs behind it."""
+        """Remove the first job, which was processed, from the queue, and add the jobs that follow it at its
+        resource."""
         first = self._heap[0]
         behind = lane.members.get(first[JOB_CLASS])
         # the next class is already in the heap, because it was added behind the first job of this class

@@ -45,16 +45,16 @@ def missing(job: Job, columns_by_table: Known) -> tuple[str, ...]:
 
 
 def missing_named(job: Job, columns_by_table: Known) -> tuple[NamedColumn, ...]:
-    """Return the columns that a job names but that its tables do not have in upper or lower case. Each field
-    is listed only once."""
+    """Return the columns that a job names but that its tables do not have. Upper case and lower case are
+    treated as equal. Each field is listed only once."""
     known = {table: {name.lower() for name in names} for table, names in columns_by_table.items()}
     wrong = (one for one in _named(job) if one.table in known and one.column.lower() not in known[one.table])
     return tuple(dict.fromkeys(wrong))
 
 
 def missing_of(change: SinkChange, sink: str, columns_by_table: Known) -> tuple[str, ...]:
-    """Return sentences about the columns that an addition to a sink names, if neither the sink nor the sink
-    to which it refers has these columns."""
+    """Return sentences about the columns that an addition to a sink names and that its table does not have.
+    For a foreign key, this also applies to the table of the other sink."""
     columns = (one for one in _of_change(change, sink) if one.table in columns_by_table)
     wrong = (one for one in columns if one.column.lower() not in map(str.lower, columns_by_table[one.table]))
     return tuple(dict.fromkeys(_missing_column(one, columns_by_table[one.table]) for one in wrong))

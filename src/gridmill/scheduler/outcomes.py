@@ -34,7 +34,8 @@ the machine have to release memory before the job is tried again."""
 def backoff_seconds(
     failures: int, first: float = FIRST_BACKOFF_SECONDS, longest: float = LONGEST_BACKOFF_SECONDS
 ) -> float:
-    """Return the backoff in seconds: 1, 2, 4 ... 60 s after the first, second, third ... failure."""
+    """Return the backoff after this number of failures: 1 s after the first failure, twice as long after
+    each further failure, but at most 60 s."""
     return float(min(first * 2 ** (max(failures, 1) - 1), longest))
 
 

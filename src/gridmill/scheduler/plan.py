@@ -241,8 +241,8 @@ def _is_started(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
 
 
 def _is_backfilled(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
-    """Start the job on a pod that is reserved for another job, if this job is expected to end before the
-    other job can start. The function returns whether the job was started."""
+    """Start the job before another job that has a reservation, on a reserved pod, if the job is expected to
+    end before the other job can start. The function returns whether the job was started."""
     if lane.kept_for is None or lane.backfills >= MOST_TRIES:
         return False
     demand = ticket[JOB_CLASS].demand
@@ -317,8 +317,8 @@ def _waits_for_nodes(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
 
 
 def _make_room_for_delayed(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
-    """Release deployments or preempt jobs for the delayed jobs that do not fit. After that, `_make_room`
-    releases and preempts for all other jobs in the queue."""
+    """Release deployments or preempt jobs for the delayed jobs that do not fit. For all other jobs in the
+    queue, the function `_make_room` does the same later."""
     for lane in lanes.values():
         ticket = lane.claimant
         if ticket is None or draft.is_full or not draft.can_start(ticket[JOB_RUN_ID]):
@@ -400,8 +400,8 @@ def _costs_while_idle(draft: DraftPlan, resource: Resource) -> bool:
 
 
 _SOON_SECONDS = 10.0
-"""The number of seconds that it takes at most until a job is ready after the jobs that it needs have ended.
-An idle deployment is kept this long for the job, even if idle deployments cost money."""
+"""A job is ready at most this number of seconds after the jobs that it needs have ended. An idle deployment
+is kept this long for the job, even if idle deployments cost money."""
 
 
 def _expire(draft: DraftPlan) -> None:
@@ -451,8 +451,8 @@ def _call_off(draft: DraftPlan) -> None:
 
 def needless(snapshot: Snapshot) -> tuple[str, ...]:
     """Return deployments at other sites that are still starting and for which no job waits any more, because
-    the job moved or was stopped. A deployment that no job needs may stay in the queue of a site for hours,
-    and would then hold a place that nobody uses."""
+    the job moved or was stopped. A deployment that no job needs could wait in the queue of a site for hours,
+    and then occupy machines that no job uses."""
     lines, places = snapshot.lines, snapshot.places
     names = sorted(places.coming.keys() - lines.waiting.keys() - lines.blocked.keys())
     owners = dict.fromkeys(

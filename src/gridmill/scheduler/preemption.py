@@ -39,10 +39,10 @@ MOST_TRIES = 20
 
 
 def interrupt_for(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
-    """Preempt running jobs for a job that does not fit: the fewest jobs, on one pod or, for a gang, on all
-    pods of its resource. If the job exceeds the quota of its project, running jobs of the same project on
-    any resource are preempted. No job is preempted while memory, CPUs and GPUs for the resource are already
-    being released or are expected to be released."""
+    """Preempt running jobs for a job that does not fit. The function preempts as few jobs as possible, on
+    one pod or, for a gang, on all pods of its resource. If the job exceeds the quota of its project, running
+    jobs of the same project on any resource are preempted. No job is preempted while memory, CPUs and GPUs
+    for the resource are already being released or are expected to be released."""
     if lane.interrupting or (lane.reclaimed and not lane.drained) or not draft.snapshot.places.resumable:
         return
     if lane.tries >= MOST_TRIES or draft.is_full or not draft.can_start(ticket[JOB_RUN_ID]):
@@ -58,8 +58,8 @@ def interrupt_for(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
 
 
 def note_over_quota(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) -> None:
-    """Add a job that exceeds the quota of its project to the queue of jobs for which other jobs are
-    preempted, if running jobs of the resource can resume."""
+    """If running jobs of the resource can resume, add a job that exceeds the quota of its project to the
+    queue of jobs for which other jobs may be preempted."""
     if draft.snapshot.places.resumable and lane.over_quota < MOST_TRIES:
         lane.over_quota += 1
         line.add(ticket)
@@ -106,8 +106,8 @@ def _interrupt_request(draft: DraftPlan, job_run_id: str, one: PreemptibleJob) -
 
 
 def _interruptible(draft: DraftPlan, lane: Lane, ticket: Ticket) -> list[PreemptibleJob]:
-    """Return the running jobs that may be preempted for a job. The running job with the latest due time
-    comes first."""
+    """Return the running jobs that may be preempted for a waiting job. The running job with the latest due
+    time comes first."""
     resumable, standing = draft.snapshot.places.resumable, draft.standing_of(ticket[JOB_CLASS])
     over_quota = standing is not None and standing.is_closed_to(ticket)
     names = sorted(resumable) if over_quota else [lane.name] if lane.name in resumable else []
@@ -257,8 +257,8 @@ def _cost(way: Sequence[PreemptibleJob]) -> tuple[int, float, str]:
 def _least(
     slots: Mapping[str, PodSlot], demand: Demand, wanting: Wanting, running: Sequence[PreemptibleJob]
 ) -> list[PreemptibleJob]:
-    """Return the jobs that `to_interrupt` selects, without the jobs that do not have to be preempted in the
-    end. The result is empty if the end of these jobs does not release enough."""
+    """Return the jobs that `to_interrupt` selects, without the jobs that turn out not to be needed. The
+    result is empty if the end of these jobs does not release enough."""
     gains = _gains(slots, demand, running)
     names = to_interrupt(demand.workers, _places(slots, demand, ()), wanting, gains)
     chosen = [one for one in running if one.id in names]

@@ -35,9 +35,9 @@ def bring_up(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool, pods
     """Plan a deployment that is large enough for `demand`. The function returns False if no node is free
     enough now.
 
-    With `urgent`, the job may get another pod on a node whose CPUs this resource already keeps busy. The
-    deployment has as many pods as the resource may still have. If the resource has no limit, the deployment
-    has up to `pods` pods, or one pod.
+    With `urgent`, the job may get another pod on a node whose CPUs this resource already keeps busy. If the
+    number of pods of the resource is limited, the deployment gets all pods that the resource may still have.
+    If the resource has no limit, the deployment has up to `pods` pods, or one pod.
     """
     left = pods if lane.workers_left is None else lane.workers_left
     if demand.node:
@@ -160,8 +160,9 @@ def _of_ranks(demand: Demand, count: int) -> Amounts:
 
 
 def _for_ranks(draft: DraftPlan, lane: Lane, demand: Demand, node: str, missing: int) -> tuple[Amounts, int]:
-    """Return the size of a pod for a gang's ranks, and the number of such pods. The pods are as few as the
-    node allows and as equal as possible, so that the ranks use all requested amounts."""
+    """Return the size of a pod for a gang's ranks, and the number of such pods. There are as few pods as the
+    size of the node allows, and the pods are as equal as possible, so that the ranks use all requested
+    amounts."""
     on_node = max(1, ranks_on(draft.nodes(lane.resource.site).free(node), demand))
     pods = -(-missing // min(missing, on_node))
     if lane.workers_left is not None:

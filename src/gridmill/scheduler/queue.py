@@ -18,11 +18,11 @@ smallest rank is first; see gridmill.domain.ordering. All values of a rank are i
 ranks are often equal up to the run."""
 
 Ticket: TypeAlias = tuple[int, float, int, int, str, "JobClass", float, float]
-"""A waiting job: its rank, its class, the time since which it has waited (all its waits together), and its
-expected work (gridmill.domain.ordering). The ranks of two jobs differ, so classes are never compared. A
-`Ticket` is made once, when the job enters the queue, and every plan uses it unchanged. A `Ticket` is not a
-named tuple, because plans compare and read tuples of this type in their inner loops: with named tuples,
-plans take 3 % to 15 % longer."""
+"""A waiting job: its rank, its class, the time at which its wait began (with all earlier waits included),
+and its expected work (gridmill.domain.ordering). The ranks of two jobs differ, so classes are never
+compared. A `Ticket` is made once, when the job enters the queue, and every plan uses it unchanged. A
+`Ticket` is not a named tuple, because plans compare and read tuples of this type in their inner loops: with
+named tuples, plans take 3 % to 15 % longer."""
 
 DelayedEntry: TypeAlias = tuple[int, float, str, Ticket]
 """An entry in the order of delayed jobs is (-priority, time since which the job has waited, JobRun id, the
@@ -88,8 +88,8 @@ def work_of(job_run: JobRun) -> float:
 
 
 def since_of(job_run: JobRun, run: Run) -> float:
-    """Return the time at which the job's wait would have begun if it had waited without a break. A wait from
-    this time has the same length as all past waits of the job together."""
+    """Return the time at which all waits of the job together would have begun if it had waited without a
+    break until now. A wait from this time has the same length as all past waits of the job together."""
     ready = run.created if job_run.ready is None else job_run.ready
     return ready - job_run.waited_seconds
 
@@ -195,7 +195,7 @@ class JobQueue:
 
     @property
     def first(self) -> Ticket | None:
-        """Return the first job of all classes."""
+        """Return the job of the queue that comes first among all classes."""
         return next(self.in_order(), None)
 
     def in_order(self) -> Iterator[Ticket]:
@@ -210,8 +210,8 @@ class JobQueue:
         return first.memory_bytes if first else 0
 
     def largest_memories(self, count: int) -> Iterator[int]:
-        """Return the memory that the `count` largest jobs request, largest first. Each rank of a gang is
-        counted separately."""
+        """Return the memory that each of the largest jobs requests, largest first, for at most `count` jobs.
+        Each rank of a gang is counted separately."""
         each = (
             repeat(demand.memory_bytes, len(self.classes[demand].members) * demand.workers)
             for demand in reversed(self.by_memory)

@@ -130,7 +130,8 @@ def _to_release(deployments: list[Deployment]) -> int:
 
 def _idle_by_node(draft: DraftPlan, site: str, *, urgent: bool) -> dict[str, list[Deployment]]:
     """Return the deployments that are being released, then the idle deployments, by node. Among the idle
-    deployments, deployments that no job needs come first, then the longest idle."""
+    deployments, deployments that no job needs come first. Deployments that have been idle longer come before
+    other deployments."""
     places = draft.snapshot.places
     found = [(-1, 0.0, key) for key in places.removed_nodes]
     for name, entries in places.idle.items():

@@ -2,8 +2,8 @@
 may start before them.
 
 The method is EASY backfilling (by Lifka in 1995, and by Mu'alem and Feitelson in 2001). The first job that
-does not fit has a reservation for the time at which enough is expected to be free. Jobs behind this job may
-start if they do not delay it.
+does not fit has a reservation for the time at which enough is expected to be free. Jobs behind the job with
+the reservation may start earlier if they do not delay this job.
 """
 
 from collections.abc import Iterable, Iterator
@@ -61,9 +61,9 @@ def after(reservation: Reservation, needed: int, end: float) -> Reservation:
 
 
 def reservation_in(snapshot: Snapshot, now: float, pods: Pods, demand: Demand) -> Reservation | None:
-    """Return the time at which these pods are expected to be free enough for such a job; for a gang, for all
-    its ranks. The result is None if too many jobs run on the pods, or if the whole pods are not large
-    enough."""
+    """Return the time at which these pods are expected to have enough free memory, CPUs and GPUs for a job
+    with this demand (for a gang, for all its ranks). The result is None if too many jobs run on the pods, or
+    if the whole pods are not large enough."""
     slots = dict(pods.items())
     count = sum(len(snapshot.places.on.get(pod_id, ())) for pod_id in slots)
     if count > MOST_ENDS:

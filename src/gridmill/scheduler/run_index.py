@@ -72,8 +72,8 @@ class ExclusiveTurns:
         return self._waiting[name][0][JOB_RUN_ID]
 
     def before(self, name: str, job_run_id: str) -> str | None:
-        """Return the job before this job: the running job, otherwise the first waiting job. The result is
-        None if this job is the next to start."""
+        """Return the job for which this job waits: the job that runs now, otherwise the first waiting job.
+        The result is None if this job is the next to start."""
         running = self._running.get(name)
         if running:
             return min(running)
@@ -110,9 +110,9 @@ class JobsByResource:
     that still wait for other jobs.
 
     Several ready jobs may make the same artifact, for example the same job in several runs (see `turn_of`).
-    Among the jobs that make the same artifact, the queue contains only the job that is next, and no job
-    while one of them runs. Only one job may make an artifact at a time because versions have one order, and
-    because two jobs must not write into the same table at the same time.
+    Among the jobs that make the same artifact, the queue contains only the job that is next. While one of
+    these jobs runs, the queue contains none of them. Only one job may make an artifact at a time because
+    versions have one order, and because two jobs must not write into the same table at the same time.
 
     `held` and `held_until` have the waiting jobs that have a `not_before`. A job whose run is not known yet
     is in no queue until the run is inserted.
@@ -217,11 +217,11 @@ class JobsByResource:
                 self._place_again(other, following)
 
     def turn_of(self, job_run: JobRun) -> str:
-        """Return a key that is equal for all jobs that must not run at the same time as this job. These are,
-        for a load, the jobs that load the same sink; for a job on every node, the jobs on the same nodes;
-        for other jobs of runs without parameters, the jobs with the same name; and for other jobs of runs
-        with parameters, the jobs with the same name and the same inputs. Jobs that differ in a parameter do
-        not wait for each other."""
+        """Return a key that is equal for all jobs that must not run at the same time as this job. Two loads
+        have the same key if they load the same sink, and two jobs on every node if they run on the same
+        nodes. Other jobs of runs without parameters have the same key if they have the same name. Other jobs
+        of runs with parameters have the same key if they have the same name and the same inputs. Jobs that
+        differ in a parameter do not wait for each other."""
         return _turn(job_run, self.runs.get(job_run.run_id))
 
     def _take_turn(self, job_run: JobRun, run: Run | None, turn: str) -> None:
@@ -295,7 +295,7 @@ def _turn(job_run: JobRun, run: Run | None) -> str:
 
 
 def forget(index: dict[str, dict[str, None]], key: str, member: str) -> None:
-    """Remove a member from an index of sets, and also remove its set if the set is then empty."""
+    """Remove a member from a set in an index, and remove the set from the index if the set is then empty."""
     members = index.get(key)
     if members is not None:
         members.pop(member, None)

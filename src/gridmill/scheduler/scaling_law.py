@@ -148,7 +148,8 @@ def exponential_cycle(workers: int, share: float) -> float:
 
 
 def constant_cycle(workers: int, share: float) -> float:
-    """Return the cycle time for pieces of work with equal length, once the workers take turns."""
+    """Return the cycle time for pieces of work with equal length, after the workers have begun to take
+    turns."""
     return max(1.0, workers * share)
 
 
@@ -156,7 +157,8 @@ CYCLES: tuple[Cycle, ...] = (exponential_cycle, constant_cycle)
 
 
 def terms(workers: int) -> tuple[float, float, float]:
-    """Return the factors by which the three parameters of the law are multiplied in W(n)."""
+    """Return the factors for n workers: in W(n), each of the three parameters of the law is multiplied by
+    its factor."""
     return 1.0, workers - 1, workers * (workers - 1)
 
 
@@ -197,8 +199,8 @@ def fit(trials: Sequence[WorkMeasurement]) -> WorkLaw:
 
 
 def _usl(trials: Sequence[WorkMeasurement], numbers: int, amdahl: "_FittedLaw") -> "_FittedLaw | None":
-    """Return the law with coherence. The result is None if these trials do not show the cost of pairs of
-    workers."""
+    """Return the law that includes coherence. The result is None if these trials do not show that pairs of
+    workers cost each other time."""
     if numbers > 2:
         return _fitted(trials, (_ALONE, _QUEUE, _PAIRS))
     alone, contention, _ = amdahl.parameters
@@ -248,8 +250,9 @@ def _fitted(trials: Sequence[WorkMeasurement], free: tuple[Direction, ...]) -> _
 
 
 def _queue(trials: Sequence[WorkMeasurement], cycle: Cycle) -> _FittedLaw:
-    """Return the queue that explains the trials best. If several fractions D explain the trials equally
-    well, the function returns the queue with the smallest fraction."""
+    """Return the queue (the fraction D of a law with a queue) that explains the trials best. If several
+    fractions D explain the trials equally well, the function returns the queue with the smallest
+    fraction."""
 
     def fitted(share: float) -> _FittedLaw:
         paces = [cycle(trial.workers, share) for trial in trials]
@@ -469,8 +472,8 @@ class TimeCurve:
         return self.seconds(1) / self.seconds(workers)
 
     def forecast(self, workers: int) -> WorkerForecast:
-        """Return the expected speed-up, with the interval that contains the speed-up of an attempt nine
-        times out of ten, by the delta method."""
+        """Return the expected speed-up, with the interval that contains the speed-up of nine out of ten
+        attempts. The interval is computed by the delta method."""
         seconds, speedup = self.seconds(workers), self.speedup(workers)
         reach = min(_FARTHEST, self.law.quantile * self._deviation(workers))
         return WorkerForecast(

@@ -30,10 +30,10 @@ def choose(alternatives: Sequence[ResourceAlternative], current: str = "", moves
     the function returns the alternative that the job names first.
 
     If the duration on an alternative is unknown, this alternative is chosen only if the job names it first,
-    because the author of the list knows best. If the wait at an alternative is unknown, the alternative has
-    a queue. It therefore comes after all alternatives whose duration and wait are both known. `current` is
-    the resource in whose queue the job is, after `moves` moves. The job moves only if the gain is large
-    enough.
+    because the author of the list knows best. An alternative whose wait is unknown has a queue. Such an
+    alternative comes after all alternatives whose duration and wait are both known. `current` is the
+    resource in whose queue the job is, and `moves` is the number of times that the job has moved between
+    resources. The job moves only if the gain is large enough.
     """
     possible = [one for one in alternatives if not one.problem]
     present = [one for one in possible if not one.unreachable] or possible or list(alternatives)
@@ -152,7 +152,7 @@ def _first(*values: float | None) -> float | None:
 def transfer_seconds(
     pace: TransferRate | None, round_trip_seconds: float | None, size_bytes: int
 ) -> float | None:
-    """Return the duration in seconds of a transfer of that size. The result is None if no rate was
+    """Return the expected duration in seconds of a transfer of that size. The result is None if no rate was
     measured."""
     waits = ROUND_TRIPS * (round_trip_seconds or 0.0)
     if not size_bytes:

@@ -346,9 +346,9 @@ def _ratio(size: JobSize, measurement: Measurement, parts: int) -> float:
 
 
 def _grown(job: Job, memory_bytes: int, ratio: float) -> float:
-    """Return the memory in bytes, scaled to the size of the data. The base of the memory is constant. The
-    memory above the base grows with the cells (or with the bytes that are read), and more slowly for jobs
-    that spill."""
+    """Return the memory in bytes, scaled to the size of the data. The base of the memory does not depend on
+    the size of the data. The memory above the base grows with the cells (or with the bytes that are read),
+    and more slowly for jobs that spill."""
     footprint = footprint_of(job)
     fixed = min(footprint.base_bytes, memory_bytes)
     return fixed + (memory_bytes - fixed) * (ratio**SPILLED if footprint.spills else ratio)

@@ -110,8 +110,8 @@ NewLiveness: TypeAlias = Callable[[Monotonic], Liveness]
 
 _LOG = logging.getLogger(__name__)
 SEND_LIMIT_BYTES = 64 * 2**20
-"""If a pod has not read this many bytes, it is disconnected. After that, the pod connects again and gets the
-messages that are still valid."""
+"""If a pod has not read this many bytes, it is disconnected. The disconnected pod connects again and gets
+the messages that are still valid."""
 GREETING_LIMIT_BYTES = 2**20
 """The size limit in bytes for the first line of a pod. The limit ensures that an unknown client which sends
 nothing valid uses little memory."""

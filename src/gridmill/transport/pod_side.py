@@ -22,8 +22,8 @@ _LOOK_AGAIN_SECONDS = 0.005
 _READS_PER_TURN = 64
 
 Waiting: TypeAlias = tuple[int, int] | None
-"""The file descriptor and the poll events for which the opening of a wire waits. It is None if the caller
-should check again soon."""
+"""The file descriptor and the poll events for which the opening of a wire waits. The value None means that
+the caller should check again soon."""
 Dial: TypeAlias = Callable[[], Generator[Waiting, None, Wire]]
 """A function that opens a wire in steps, and that may raise OSError. Each of the steps can be repeated
 immediately."""

@@ -385,7 +385,7 @@ class PodLinkServer:
 
     def close(self) -> None:
         """Sends the bytes that can be sent immediately, and closes all channels. The call may be repeated.
-        After that, the pods try to connect again."""
+        When the server is closed, the pods try to connect again."""
         with self._lock:
             self._closing = True
             self._lock.notify_all()

@@ -93,7 +93,7 @@ def _check_free(path: Path) -> None:
 
 def _bind(path: Path) -> socket.socket:
     """Binds the socket to a temporary path, restricts the access to the file at this path, and then renames
-    the file to `path`. Therefore the file at `path` is always a socket that can be used."""
+    the file to `path`. Because of the renaming, the file at `path` is always a socket that can be used."""
     temporary = path.with_name(f".{os.urandom(4).hex()}")
     sock = socket.socket(socket.AF_UNIX)
     try:

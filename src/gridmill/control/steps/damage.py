@@ -22,7 +22,7 @@ SUBJECT = "damaged records"
 """The subject of the lasting problem that `gridmill status` shows."""
 _NAMED = 3
 _WITHOUT_FILES = frozenset({"Event", "Counter", Measurement.__name__})
-"""The kinds of records from which Gridmill does not decide which files are needed."""
+"""The kinds of records that do not affect which files are needed."""
 _BLOCKED = (JobState.BLOCKED, JobState.WAITING)
 
 

@@ -399,7 +399,7 @@ def _site_of(ledger: Ledger, job_run: JobRun) -> str:
 
 def measure_nodes(transaction: Transaction, job_run: JobRun, parts: Sequence[JobRun]) -> None:
     """Record the use of a job that ran on every node. The recorded memory is the memory of the node that
-    used most."""
+    used the most memory."""
     uses = [(part, part.part_report.use) for part in parts if part.part_report is not None]
     neediest, _ = max(uses, key=lambda one: one[1].peak_memory_bytes)
     transaction.put(

@@ -1,9 +1,9 @@
 """This module predicts the amount of data that each job of a run will process, before the run begins.
 
 A job that would be restored keeps its existing version. The version of any other job is expected to grow by
-the same factor by which the job's inputs have grown since its newest version was made. In this way, the
-growth of a source affects all later jobs of the pipeline. The size of a job without a version is not
-predicted.
+the same factor by which the job's inputs have grown since its newest version was made. Because the growth of
+a version is passed on from job to job, the growth of a source affects all later jobs of the pipeline. The
+size of a job without a version is not predicted.
 """
 
 from collections.abc import Collection, Mapping, Sequence

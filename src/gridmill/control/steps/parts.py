@@ -105,10 +105,10 @@ def gather(
     run: Run,
     job_run: JobRun,
 ) -> JobRun:
-    """Return the job after its parts have ended. Its new state is WAITING if an attempt must combine the
-    results of the parts, SUCCEEDED if no such attempt is needed, and otherwise FAILED or STOPPED. While a
-    part is still running, the job is returned unchanged. If a part has failed, the other parts are stopped,
-    except for an `each` job."""
+    """Return the job after its parts have ended. The new state of the job is WAITING if an attempt must
+    combine the results of the parts, SUCCEEDED if no such attempt is needed, and otherwise FAILED or
+    STOPPED. While a part is still running, the job is returned unchanged. If a part has failed, the other
+    parts are stopped, except for an `each` job."""
     parts = tuple(parts_of(transaction, job_run))
     bad = [part for part in parts if part.state in FINISHED_JOBS - DONE_JOBS]
     each = job_run.job.each is not None
@@ -144,7 +144,8 @@ def _called(part_run: JobRun) -> str:
 
 
 def _stopped(channels: Channels, transaction: Transaction, part_run: JobRun) -> JobRun:
-    """Return the part with a request to end. A part that has already ended is returned unchanged."""
+    """Ask a part of a job to end, and return the changed part. A part that has already ended is returned
+    unchanged."""
     if part_run.state in (JobState.BLOCKED, JobState.WAITING):
         part_run = replace(part_run, state=JobState.STOPPED, message="stopped", ended=transaction.now)
         transaction.put(part_run)

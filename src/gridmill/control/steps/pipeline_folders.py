@@ -1,5 +1,5 @@
-"""This module determines the folder to which a pipeline's name belongs. It is the folder from which the
-pipeline was first submitted, until the name is moved to another folder."""
+"""This module determines the folder to which a pipeline's name belongs. The name belongs to the folder from
+which the pipeline was first submitted, until the name is moved to another folder."""
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.domain.pipeline import Origin, Pipeline

@@ -76,8 +76,8 @@ def problems(problems: Problems) -> tuple[str, ...]:
 
 
 UNFIT_SECONDS = 600.0
-"""The number of seconds for which an unfit node is not used again. After that number of seconds, the node
-may have been repaired, or other pods on it may have ended."""
+"""The number of seconds for which an unfit node is not used again. After this time, the node may have been
+repaired, or other pods on the node may have ended."""
 
 
 def note_unfit(

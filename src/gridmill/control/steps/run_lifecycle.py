@@ -115,7 +115,8 @@ def resources_used(
 def all_resources_used(
     ledger: Ledger, pipeline: Pipeline, resources: Mapping[str, Resource]
 ) -> dict[str, tuple[Resource, ...]]:
-    """Return the resources that each job may use. Raises PipelineError as `resources_used` does."""
+    """Return the resources that each job may use. Raises PipelineError in the same cases as
+    `resources_used`."""
     result = {
         job.name: resources_for(_placed(ledger, job, pipeline), pipeline.name, resources)
         for job in pipeline.jobs
@@ -259,8 +260,8 @@ def begin_run(
     due: float | None = None,
     chunk: str = "",
 ) -> Run:
-    """Create the run and its jobs, all of them BLOCKED. The next tick starts the jobs of the run that need
-    no other job.
+    """Create the run and its jobs. All jobs have the state BLOCKED at first. The next tick starts the jobs
+    of the run that need no other job.
 
     If `only` names jobs, `force` applies to these jobs and not to the jobs that they need.
     """

@@ -70,8 +70,8 @@ def listed(
     then: Callable[[], None] = lambda: None,
 ) -> Mapping[str, SourceListing] | None:
     """Return the files in the sources of these jobs. The result is None while the sources are being listed
-    in the background. After that, `then` is called, and the next tick gets the result. The listing for each
-    `key` is returned only once. Raises unexpected errors of the listing."""
+    in the background. When the listing has ended, the function `then` is called, and the next tick gets the
+    result. The listing for each `key` is returned only once. Raises unexpected errors of the listing."""
     local = [job for job in jobs if job.sink is not None and job.sink.source.local_paths]
     if not local:
         return {}

@@ -16,8 +16,7 @@ from gridmill.errors import GridmillError, StorageError
 
 def keep_backfills(control: Control) -> float:
     """Process one chunk of each backfill that may have another active run. The function returns 0 if there
-    may be more chunks to process. Otherwise it returns infinity, because only events can lead to more
-    chunks."""
+    may be more chunks to process. If only events can lead to more chunks, the function returns infinity."""
     if control.alarms is None:
         return inf
     backfills = list(control.ledger.snapshot.backfills.values())

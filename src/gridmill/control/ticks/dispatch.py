@@ -170,8 +170,9 @@ def free_gpus(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the numbers of the GPUs for each rank: the lowest numbers of the node's GPUs that no live
     attempt uses. At the local site, the GPUs of the machine are numbered. At all other sites, the GPUs that
-    the site gave to the pod are numbered. Shares of a GPU are taken from one GPU. If the GPUs for the ranks
-    are not free, the result is empty, without an entry for any rank."""
+    the site gave to the pod are numbered. If a rank gets less than a whole GPU, all of its shares belong to
+    the same GPU. If the GPUs for the ranks are not free, the result is empty, without an entry for any
+    rank."""
     if not any(start.given.gpus for start in starts):
         return ((),) * len(starts)
     places = {

@@ -158,8 +158,8 @@ def _events(endings: Endings, transaction: Transaction, channel: int, events: Se
 
 def _ends_its_pod(transaction: Transaction, event: PodEvent) -> bool:
     """Return whether a pod stopped an attempt although nobody requested it, because the pod stops all its
-    attempts and ends. The machine of such a pod may be shutting down. Its loss may be noticed only much
-    later, and attempts that start on the pod until then would be lost too."""
+    attempts and ends. The machine of such a pod may be shutting down. The loss of the machine may be noticed
+    only much later, and attempts that start on the pod in the meantime would be lost too."""
     if event.type != EventType.ENDED:
         return False
     attempt = transaction.get(Attempt, event.attempt_id)

@@ -198,7 +198,7 @@ class ArchiveUseCases(UseCases):
             return True
         if isinstance(noun, Pipeline) and isinstance(record.noun, Pipeline):
             if noun.applied and not record.noun.applied:
-                # read into the ledger first, because only a record in the ledger can be replaced
+                # read into memory first, because only a record in memory can be replaced
                 self._ledger.look_up(Pipeline, noun.name)
                 return True
             if not noun.applied:

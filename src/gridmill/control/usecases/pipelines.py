@@ -30,7 +30,7 @@ class PipelineUseCases(UseCases):
             note_origin(self._ledger, self._control.storage, transaction, pipeline, adopt=adopt)
             resources = declare_resources(self._ledger, transaction, pipeline)
             resources_used(self._ledger, pipeline, resources)
-            # read into the ledger first, because only a record in the ledger can be replaced
+            # read into memory first, because only a record in memory can be replaced
             self._ledger.look_up(Pipeline, pipeline.name)
             transaction.put(pipeline)
             self._put_schedules(transaction, pipeline)

@@ -192,7 +192,7 @@ class RunUseCases(AlterationUseCases):
         return {one.name: one for one in (*resources, *pipeline.resources)}
 
     def _with_request(self, planned: PlannedJob, resource: Resource) -> PlannedJob:
-        """Return the planned job with the request that its site would get. This request is known only for
+        """Return the planned job with the request that its site would get. The request is known only for
         sites with a queue, and has the syntax of the site. The caller holds the node's lock."""
         port = self._control.sites.get(planned.site)
         if planned.asked is None or not isinstance(port, QueueSite):

@@ -154,7 +154,7 @@ class AlterationUseCases(UseCases):
         spec = self._declared(name)
         with self._node.changing() as transaction:
             before = alterations_of(self._ledger, name)
-            # read into the ledger first, because only a record in the ledger can be replaced
+            # read into memory first, because only a record in memory can be replaced
             if before.changed:
                 self._ledger.fetch(Alterations, name)
             changes = with_change(spec, before.changes, change)
