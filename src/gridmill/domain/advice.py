@@ -69,8 +69,8 @@ class WorkerForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A proposed run that would add a measurement, with `workers` workers on the fraction `share` of the
-    data. Gridmill does not store the results of a proposed run."""
+    """A proposed run that would add a measurement. It has `workers` workers and processes the fraction
+    `share` of the data. Gridmill does not store the results of a proposed run."""
 
     workers: int
     share: float

@@ -33,8 +33,8 @@ class ArchiveContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveResult:
-    """The result of a backup or of a restore, which lists versions by id. The versions in `already_present`
-    existed in this grid with the same content before the restore."""
+    """The result of a backup or of a restore, with the ids of the versions. The versions in
+    `already_present` existed in this grid with the same content before the restore."""
 
     path: str
     versions: tuple[str, ...]

@@ -55,11 +55,11 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """A committed, immutable version of the result of the job `name` (`pipeline/job`); versions are numbered
-    from 1 by `number`.
+    """A committed version of the result of the job `name` (`pipeline/job`), which never changes. `number` is
+    the number of the version, counted from 1.
 
-    `fingerprint` is the hash of everything that the version was made from (declaration, code, input
-    versions): versions with the same fingerprint have the same content. `made_from` has the ids of the input
+    `fingerprint` is the hash of everything from which the version was made (declaration, code, input
+    versions). Versions with the same fingerprint have the same content. `made_from` has the ids of the input
     versions. `source` is the source from which a sink loaded its rows. `bundle` is the hash of the code that
     made the version (empty if Gridmill stored no code for it). `parameters` are the parameters of the run
     that made the version; the version has a copy because the records of the run may be deleted before the

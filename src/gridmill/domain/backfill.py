@@ -102,7 +102,7 @@ class Chunk:
 
 
 def chunk_id(name: str, begins: str, ends: str) -> str:
-    """Return the id of a chunk of the pipeline with this name."""
+    """Return the id of a chunk of the backfill of a pipeline."""
     return f"{name}/{begins}..{ends}"
 
 
@@ -140,9 +140,9 @@ class BackfillView:
 def spans(backfill: Backfill) -> tuple[tuple[str, str], ...]:
     """Return the start and the end of each chunk, oldest chunk first.
 
-    If the time zone is UTC, the bounds of chunks are dates if all of them are at midnight, and times
-    otherwise. In another time zone than UTC, the bounds of chunks are times with an offset. Raises
-    InputError for an invalid or empty range, and for too many chunks.
+    In UTC, the bounds of chunks are dates if all bounds are at midnight, and otherwise times without an
+    offset. In any other time zone, the bounds of chunks are times with an offset. Raises InputError for an
+    invalid or empty range, and for too many chunks.
     """
     backfill.check()
     zone = zone_named(backfill.zone)

@@ -14,8 +14,8 @@ _DAY_SECONDS = 86_400
 
 
 def zone_named(name: str, place: str = "") -> tzinfo:
-    """Return the time zone with that name from the tz database. The InputError for an unknown time zone
-    contains `place`, the place of the name in the declaration."""
+    """Return the time zone with that name from the tz database. If the time zone is unknown, the function
+    raises InputError with `place`, which is the place of the name in the declaration."""
     if name == "UTC":
         return UTC
     try:
@@ -59,8 +59,8 @@ def offset_seconds(time: float, zone: tzinfo) -> float:
 
 
 def next_change(time: float, until: float, zone: tzinfo) -> float | None:
-    """Return the first Unix time after `time` and at most `until` at which the offset from UTC changes. The
-    result is None if the offset from UTC does not change in this range."""
+    """Return the first Unix time at which the offset from UTC changes, if it is later than `time` and not
+    later than `until`. The result is None if the offset from UTC does not change in this range."""
     offset = offset_seconds(time, zone)
     low = time
     while low < until:
@@ -72,8 +72,8 @@ def next_change(time: float, until: float, zone: tzinfo) -> float | None:
 
 
 def last_change(time: float, since: float, zone: tzinfo) -> float | None:
-    """Return the last Unix time at most `time` and after `since` at which the offset from UTC changed. The
-    result is None if the offset from UTC did not change in this range."""
+    """Return the last Unix time at which the offset from UTC changed, if it is later than `since` and not
+    later than `time`. The result is None if the offset from UTC did not change in this range."""
     offset = offset_seconds(time, zone)
     high = time
     while high > since:

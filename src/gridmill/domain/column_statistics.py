@@ -32,8 +32,8 @@ class ColumnStatistics:
 
 
 def column_lines(artifact: Artifact) -> list[ColumnStatistics]:
-    """Return the statistics of the first columns of a dataset version as lines of text; empty for a version
-    without statistics."""
+    """Return the statistics of the first columns of a dataset version as lines of text. The result is empty
+    for a version without statistics."""
     statistics = artifact.output.details.get("statistics")
     if not isinstance(statistics, Mapping):
         return []

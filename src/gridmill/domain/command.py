@@ -77,7 +77,7 @@ OWN_VARIABLES = frozenset(
 
 
 def input_variable(job: str) -> str:
-    """Return the name of the environment variable whose value is the folder of a needed job:
+    """Return the name of the environment variable whose value is the folder of a needed job. The name is
     `GRIDMILL_INPUT_MY_JOB` for `my-job`, and `GRIDMILL_INPUT_OTHER_JOB_PROD` for the result `other/job@prod`
     of another pipeline."""
     return INPUT + "".join(letter if letter.isalnum() else "_" for letter in job).upper()
@@ -165,7 +165,8 @@ class CommandSpec:
     each rank has the variables that torchrun, TensorFlow and JAX read. `roles` has the number of ranks of
     each role (`chief`, `worker`, `ps`, `evaluator`), for frameworks that distinguish ranks. The next attempt
     of a gang receives the files that the gang wrote to `GRIDMILL_CHECKPOINTS`. With `each`, the command runs
-    once on every matching node of its site, and again in every run; its files are not stored.
+    once on every matching node of its site. Such a command is executed in every run, and its files are not
+    stored.
 
     `outputs` are the files (or folders, or patterns such as `parts/*.csv`) that the command must write to
     `GRIDMILL_OUTPUT`: if an output is missing, the job fails. Files in `GRIDMILL_OUTPUT` that are not in
@@ -201,7 +202,7 @@ class CommandSpec:
 
     def check(self) -> None:
         """Raise InputError for a shell that cannot run the command, for variables that the command must not
-        set, for workers or roles that do not make a gang, and for a gang with `each`."""
+        set, for an invalid number of workers or invalid roles of a gang, and for a gang with `each`."""
         check_shell(self.shell, self.run)
         check_env(self.env, in_gang=bool(self.workers or self.roles))
         check_outputs(self.outputs)

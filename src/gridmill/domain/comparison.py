@@ -20,9 +20,9 @@ from gridmill.errors import InputError
 class ComparedModel:
     """A version of a model with its aliases, its inputs, its settings and its resource use. `dataset` is the
     version of the dataset that the model was trained on. `bundle` is the hash of the code of the model. If
-    `bundle` is empty, the code is part of Gridmill, in the version `gridmill`. `seconds` is the duration of
-    the attempt that trained the model, or None if the attempt has no record. `created` is the time when the
-    version was made, in Unix seconds."""
+    `bundle` is empty, the model was made by the code of Gridmill itself, whose version is in `gridmill`.
+    `seconds` is the duration of the attempt that trained the model, or None if the attempt has no record.
+    `created` is the time when the version was made, in Unix seconds."""
 
     id: str
     names: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class RowChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactAnswer:
-    """The answer to an ArtifactQuery: one of the fields is set, depending on the request. `files` are paths
+    """The answer to an ArtifactQuery. Only the field for the requested content is set. `files` are paths
     below the folder of the artifact; for a table, the data files come before the files of the log. `error`
     has the same form as the result of `errors.to_body`."""
 
@@ -262,7 +262,8 @@ def options_of(details: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def settings_of(version: Artifact) -> Mapping[str, Any]:
-    """Return the declared options of a version, and the packages that it was made with, by name."""
+    """Return the declared options of a version, and the versions of the packages with which it was made, by
+    name."""
     details = version.output.details
     settings = {name: details[name] for name in _SETTINGS if details.get(name) is not None}
     settings |= {"options": options_of(details)} if "options" in settings else {}
@@ -291,8 +292,8 @@ LAST = 5
 
 
 def references_of(name: str, versions: Sequence[str]) -> tuple[str, ...]:
-    """Return the references that the arguments of `compare NAME V ...` mean: a number or an alias is a
-    version of `name`. `pipeline/job` is a reference to another model.
+    """Return the references to the versions that the command `compare NAME V ...` compares. A number or an
+    alias means a version of `name`. An argument of the form `pipeline/job` is a reference to another model.
 
     `name` itself is compared too if it contains a version, or if no argument V is a version of `name`.
     """
@@ -324,8 +325,8 @@ def check_models(versions: Sequence[Artifact], name: str) -> tuple[Artifact, ...
 def side_by_side(
     views: Sequence[VersionView], seconds: Mapping[str, float], best_by: str = ""
 ) -> ModelComparison:
-    """Return the comparison of these versions, in their order. `seconds` has the duration of each attempt by
-    the id of its version. `best_by` is a metric with its direction (`max:score`)."""
+    """Return the comparison of these versions, in their order. `seconds` has, by the id of a version, the
+    duration of the attempt that made it. `best_by` is a metric with its direction (`max:score`)."""
     versions = [view.artifact for view in views]
     settings = [settings_of(one) for one in versions]
     names = dict.fromkeys(name for one in settings for name in one)

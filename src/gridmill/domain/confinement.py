@@ -68,10 +68,11 @@ class ConfinedPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """The means of confinement that a machine supports. `groups` is the version of the control groups of the
-    machine, or empty if control groups cannot be used. `namespaces` is true if processes, mounts and shared
-    memory can be separated. `read_only` is true if all files except the folders of the tenant can be
-    read-only. `problem` is the reason why some part of the confinement is not supported."""
+    """The features of a machine with which the processes of a tenant can be confined. `groups` is the
+    version of the control groups of the machine, or empty if control groups cannot be used. `namespaces` is
+    true if processes, mounts and shared memory can be separated. `read_only` is true if all files except the
+    folders of the tenant can be read-only. `problem` is the reason why some part of the confinement is not
+    supported."""
 
     groups: str = ""
     namespaces: bool = False

@@ -36,8 +36,8 @@ _FIELDS: tuple[tuple[str, int, int, tuple[str, ...]], ...] = (
     ("month", 1, 12, _MONTHS),
     ("weekday", 0, 6, _DAYS),  # `_value` also accepts 7, because cron uses both 0 and 7 for Sunday
 )
-"""The name, the smallest value and the largest value of a cron field, and the names of its values, starting
-with the smallest value."""
+"""For each field of a cron expression: its name, its smallest value, its largest value, and the names of its
+values, starting with the smallest value."""
 _ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -53,8 +53,8 @@ _MINUTE = timedelta(minutes=1)
 
 
 def check_cron(expression: str, zone: str) -> None:
-    """Raise InputError for an invalid cron expression or time zone, and for an expression that no time
-    matches."""
+    """Raise InputError for an invalid cron expression or time zone, and for an expression that matches no
+    time."""
     zone_named(zone, "schedule.zone")
     try:
         next(_local_times(expression, datetime(2000, 1, 1)))
@@ -156,8 +156,8 @@ def _every_hour(expression: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _plain(expression: str) -> str:
-    """Return the cron expression with its ranges and steps written out as lists, which the library reads
-    correctly."""
+    """Return the cron expression with its ranges and steps written out as lists, because the library reads
+    only lists correctly."""
     fields = _ALIASES.get(expression.strip().lower(), expression).upper().split()
     if len(fields) != len(_FIELDS):
         raise CronSimError("Wrong number of fields")

@@ -44,16 +44,17 @@ CATEGORICAL = (Method.ONEHOT, Method.ORDINAL, Method.FREQUENCY, Method.TARGET)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
-    """An encoding of `columns` by `method`. The numbers of the encoding are fitted on the training rows and
-    stored.
+    """The declaration of an encoder, which encodes the columns in `columns` by `method`. The numbers of the
+    encoding are fitted on the training rows and stored.
 
     Encoders are applied in the order in which they are declared. Scalers and encoders of missing values
     replace the column that they encode. If a label is a later value of a scaled column, the label is scaled
-    in the same way as the column. Encoders of categories add `carrier_target`, `carrier_ordinal`,
-    `carrier_frequency`, or one column per category (`carrier_UA`: true or false) for the `most` most
-    frequent categories. Encoders of categories remove the encoded column unless `keep` is true. A category
-    that is not in the training rows becomes the mean label (`target`), -1 (`ordinal`), 0 (`frequency`), or
-    false in all columns (`onehot`).
+    in the same way as the column. Encoders of categories add columns: for a column `carrier`, the column
+    `carrier_target`, `carrier_ordinal` or `carrier_frequency`, or (`onehot`) one column with true or false
+    for each category (`carrier_UA`). With `onehot`, only the most frequent categories get a column, at most
+    `most` of them. Encoders of categories remove the encoded column unless `keep` is true. A category that
+    does not occur in the training rows is encoded as the mean label (`target`), -1 (`ordinal`), 0
+    (`frequency`), or false in all columns (`onehot`).
 
     The encoder `target` uses only labels of training rows that were known before the time of the encoded
     row, so that no row uses its own label. `smoothing` is the weight of the mean label of all rows,
@@ -137,8 +138,9 @@ class Join:
     or an SQL expression over the table) is the time when a row became known: if a row was not known before
     the basis time, its values are missing. With `exempt`, all rows of the joined table are treated as known
     at any time, and the dataset shows the exemption. `columns` are the columns that the join adds (default:
-    all columns except the columns that `on` names), with `prefix` before each name. Rows of a prediction are
-    known at their own time, and the column `truth` of a prediction is added only if `columns` contains it.
+    all columns except the columns that `on` names), with `prefix` before each name. If the table is a
+    prediction, each row is known at its own time, and the column `truth` is added only if `columns` contains
+    it.
     """
 
     table: str
@@ -164,9 +166,9 @@ class AsOfJoin:
     `known_at` is the column (or SQL expression over the table) with the time when a row became known, which
     must be strictly before the basis time. `within_seconds` is the largest age that the joined row may have.
     `columns` are the columns that the join adds (default: all columns except those in `on` and `known_at`),
-    with `prefix` before each name. If the table contains values of the label, its rows are known only when
-    the label is known, if that is later than `known_at`. `exempt` contains a reason and turns off the rule
-    that values of the label are known only when the label is known; the dataset shows the reason.
+    with `prefix` before each name. If the table contains values of the label, a row becomes known only when
+    its label is known, if that time is later than `known_at`. `exempt` contains a reason and turns off the
+    rule that values of the label are known only when the label is known; the dataset shows the reason.
     """
 
     table: str
@@ -189,9 +191,9 @@ class Window:
     one value, `std` is missing. `column` can also be the name of the label: then the window uses only labels
     that were known before the basis time. The features of a window are named `temp_mean_1d` or
     `temp_mean_24rows`, with `prefix` before the name. If the window uses the column or the events from which
-    the label is made, their values are known only when the label is known, if that is later than `known_at`.
-    `exempt` contains a reason and turns off the rule that values of the label are known only when the label
-    is known; the dataset shows the reason.
+    the label is made, a value becomes known only when its label is known, if that time is later than
+    `known_at`. `exempt` contains a reason and turns off the rule that values of the label are known only
+    when the label is known; the dataset shows the reason.
     """
 
     column: str
@@ -260,17 +262,17 @@ class Label:
     """The value that a model trained on the dataset predicts. With `horizon_seconds`, the label is the value
     of `column` of the same entity, exactly `horizon_seconds` after the basis time.
 
-    With `steps`, the label is the value `steps` rows after the row. If `horizon_seconds`, `steps` and
-    `next_rows` are not set, the label is the value of the row itself, and the column of the label is not a
-    feature. `next_rows` gives one label for each of the next `next_rows` rows, of `column` or of several
-    `columns`, with the names `temp_label_1`, `temp_label_2` and so on. A label is known when the row that
-    contains its value is known (see `Basis`). `known_at` (a column or an SQL expression over the row with
-    the label's value) replaces the time when the label is known, and `delay_seconds` is added to it.
-    Expressions in `features` must not name the label. Windows, lags and joins of the basis table use the
-    label only after it is known, whatever value their own `known_at` has. The rule for the basis table also
-    applies to a copy of it: a table with the same columns, or a table made from the basis table. If the
-    label is a later value of a column, the present value of this column is a feature, which is known at the
-    time of the row.
+    With `steps`, the label is the value of the row that follows `steps` rows later. If `horizon_seconds`,
+    `steps` and `next_rows` are not set, the label is the value of the row itself, and the column of the
+    label is not a feature. `next_rows` gives one label for each of the next `next_rows` rows, of `column` or
+    of several `columns`, with the names `temp_label_1`, `temp_label_2` and so on. A label is known when the
+    row that contains its value is known (see `Basis`). `known_at` (a column or an SQL expression over the
+    row with the label's value) replaces the time when the label is known, and `delay_seconds` is added to
+    it. Expressions in `features` must not name the label. Windows, lags and joins over the basis table use
+    the label only after the label is known, whatever their own `known_at` is. The same rule applies to
+    copies of the basis table, which are tables with the same columns and tables that were made from the
+    basis table. If the label is a later value of a column, the present value of this column is a feature,
+    which is known at the time of the row.
 
     If `table` is set, the label is the `outcome` of some events in `table`: the events that have the same
     values in the columns that `on` names, and that become known (`known_at`) within `horizon_seconds` after
@@ -373,14 +375,14 @@ class Split:
     contain a time zone). Fractions of the time span can replace the times (`validation: 0.15`, `test:
     0.15`). If the label of a row is known only during a later split, the row is dropped and counted, because
     training must not use information from the time of the test. Rows of the dataset at or after the time
-    `until` are dropped too. `gap_seconds` drops and counts the rows within that time before validation and
-    before test: for example 7 days of training, 7 days of gap and 7 days of test.
+    `until` are dropped too. Rows within `gap_seconds` before validation and before test are dropped and
+    counted. For example, a dataset has 7 days for training, a gap of 7 days, and 7 days for test.
 
-    With `by: random`, the splits are fractions of the rows, chosen by a hash of the columns `on` (default:
-    entity and time) and of `seed`. Later rows do not change the split of an existing row. With `by: entity`,
-    the splits are fractions of the entities, so that no entity has rows in two splits. If `by` and times are
-    both set, a row is dropped if the split that its time selects differs from the split that its hash
-    selects.
+    With `by: random`, the splits are fractions of the rows, chosen by a hash of `seed` and of the columns
+    that `on` names (default: entity and time). Later rows do not change the split of an existing row. With
+    `by: entity`, the splits are fractions of the entities, so that no entity has rows in two splits. If `by`
+    and times are both set, a row is dropped if the split that its time selects differs from the split that
+    its hash selects.
     """
 
     validation_from: str | None = None
@@ -459,8 +461,8 @@ def _moment(text: str | None, place: str) -> datetime | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSpec:
-    """The declaration of a dataset: features and labels that are correct at the time of each row, or plain
-    SQL over the tables in `tables`.
+    """The declaration of a dataset: either features and labels that use only values known at the time of
+    each row, or plain SQL over the tables in `tables`.
 
     `features` are SQL expressions over the columns and features of the row. With plain `sql`, `time` and
     `entity` name the columns for the label, the splits, the windows, the lags and the as-of joins. Gridmill
@@ -482,7 +484,7 @@ class DatasetSpec:
     column (`at`, or `events.at` for one table). If no unit is declared, Gridmill uses the only unit that
     fits all numbers, and the dataset shows this unit. The units of numbers that are times are `unix_s`,
     `unix_ms`, `unix_us` and `unix_ns` since 1970. For numbers whose digits are a date, the unit is `%Y%m%d`,
-    which `%H`, `%M` and `%S` can follow.
+    optionally followed by `%H`, `%M` and `%S`.
     """
 
     basis: Basis | None = None
@@ -543,8 +545,8 @@ class DatasetSpec:
                 raise InputError(f"an incremental dataset {problem}", place="dataset.incremental")
 
     def _check_label_use(self) -> None:
-        """Raise InputError if the label of a row decides which other rows the row uses, or if a window or
-        lag over the label sets its own `known_at`."""
+        """Raise InputError if the label is used to select the rows of a window, lag or join, or if a window
+        or lag over the label sets its own `known_at`."""
         label = self.label
         if label is None:
             return

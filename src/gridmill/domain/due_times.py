@@ -91,7 +91,7 @@ def _month_due(since: float, months: int, zone: tzinfo) -> float:
 
 
 def _base(schedule: Schedule, now: float) -> float:
-    """Return the time until which all due times have been processed."""
+    """Return the time up to which all due times of a schedule have been processed."""
     return now if _is_of_a_wrong_clock(schedule, now) else _dealt_with_until(schedule)
 
 
@@ -152,8 +152,8 @@ def room_for_block(continuous: Continuous, active: Sequence[Run], job_runs: Iter
 
 
 def closes_in(continuous: Continuous, files: int, size_bytes: int, waited_seconds: float) -> float:
-    """Return the number of seconds until a block with that many new files is closed; 0 if it is closed
-    now."""
+    """Return the number of seconds until a block with that many new files is closed. The result is 0 if the
+    block is closed now."""
     if continuous.max_files is not None and files >= continuous.max_files:
         return 0.0
     if continuous.max_bytes is not None and size_bytes >= continuous.max_bytes:

@@ -2,8 +2,8 @@
 
 If a job was measured with other data, its expected time is the measured time, scaled by the model: a
 constant start time, plus seconds for each million cells or for each megabyte of a sink's sources. The
-figures of the model are CPU seconds that `bench/growth.py` measured. Only the ratio of these figures
-matters, so the model applies to faster and slower machines too. The growth of a program is not known, so the
+numbers in the model are CPU seconds that `bench/growth.py` measured. Only the ratios of these numbers are
+used, so the model applies to faster and slower machines too. The growth of a program is not known, so the
 model treats half of its time as constant.
 """
 

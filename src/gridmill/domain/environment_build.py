@@ -11,8 +11,8 @@ from gridmill.domain.states import JobState
 from gridmill.domain.views import JobView
 
 ENVIRONMENT = "environment"
-"""The `phase` in the body of progress events during the build of the environment, and the type of the stored
-events of its start and its end."""
+"""The value of `phase` in progress events during the build of an environment. The events of the start and
+the end of the build are stored with this type."""
 BUILDING = "building"
 """The state of a job that is shown instead of `running` while its environment is built."""
 BEGUN, ENDED = "building the environment", "the environment is ready:"

@@ -63,8 +63,8 @@ class FutureCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePosition:
-    """The position that another deployment would have in the queue of a farm. `position` is the number of
-    deployments before the additional deployment in the queue. `seconds` is the expected wait of the
+    """The position that an additional deployment would have in the queue of a farm. `position` is the number
+    of deployments before the additional deployment in the queue. `seconds` is the expected wait of the
     additional deployment, if the farm can estimate it."""
 
     position: int
@@ -117,9 +117,9 @@ def _holds(seats: Sequence[GpuSlot], gpus: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployRequest:
-    """A request to start all pods of one deployment, or none of them if one cannot start. If the tenant
-    sends nothing for `lease_seconds`, the farm ends the pods. The farm sets the fields `home` and `link` of
-    the orders."""
+    """A request to start all pods of one deployment. If one of the pods cannot start, none of them starts.
+    If the tenant sends nothing for `lease_seconds`, the farm ends the pods. The farm sets the fields `home`
+    and `link` of the orders."""
 
     orders: tuple[PodOrder, ...]
     lease_seconds: float
@@ -185,7 +185,7 @@ class ChunkHashes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSlice:
-    """The place of a chunk in an object of a bucket. The chunk has `size_bytes` bytes, starting at byte
+    """The position of a chunk in an object of a bucket. The chunk has `size_bytes` bytes, starting at byte
     `begin` of the object."""
 
     chunk: str

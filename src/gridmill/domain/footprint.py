@@ -49,8 +49,8 @@ COMMAND_CELL_BYTES = 16
 """The bytes per value for a command that declares its number of rows: one copy as numbers, and another copy
 while the command works."""
 PREDICTED_ROWS = 16_384
-"""The number of rows that a trained network predicts at a time, derived from a measurement (122 MiB more
-with 1,024 units)."""
+"""The number of rows that a trained network predicts at a time. The number follows from a measurement: 1,024
+units needed 122 MiB more."""
 WEIGHT_BYTES = 24
 """The bytes per weight of a network during training: the weight, its gradient, two moments of the optimizer,
 the best weight so far, and the copy that is written."""

@@ -140,8 +140,8 @@ def _text(noun: Any) -> str:  # noqa: ANN401  a dataclass
 
 def text_of_changes(noun: Any) -> str:  # noqa: ANN401  a dataclass
     """Return the `repr` of a record without the fields that have their default values. The function takes a
-    tenth of the time of `repr`. If a class gets a new field, the text does not change as long as the field
-    has its default value."""
+    tenth of the time that `repr` takes. If a class gets a new field, the text does not change as long as the
+    field has its default value."""
     kind = type(noun)
     if (defaults := _DEFAULTS.get(kind)) is None:
         defaults = _DEFAULTS[kind] = [(field.name, _default_of(field)) for field in dataclasses.fields(kind)]

@@ -21,8 +21,8 @@ def order(pipeline: Pipeline) -> tuple[str, ...]:
     """Return the names of the jobs in an order in which each job follows the jobs that it needs, and which
     otherwise follows the order of the declaration.
 
-    Raises PipelineError if a needed name is not a job, and if jobs form a cycle, whose jobs the message
-    names (`a -> b -> a`).
+    Raises PipelineError if a needed name is not a job, or if jobs form a cycle. The message names the jobs
+    of the cycle (`a -> b -> a`).
     """
     places = {job.name: place for place, job in enumerate(pipeline.jobs)}
     needs = {job.name: _checked_needs(job, pipeline, places) for job in pipeline.jobs}
@@ -106,8 +106,9 @@ def critical_path(job_runs: Sequence[JobRun], now: float) -> CriticalPath:
 
 
 def _seconds(job_run: JobRun, now: float) -> float | None:
-    """Return the time of the job. If the job has ended, this is the measured time; if it is running, the
-    larger of its time so far and its expected time; otherwise the expected time."""
+    """Return the time of the job. For a job that has ended, the result is the measured time. For a running
+    job, it is its time so far or its expected time, whichever is larger. For any other job, it is the
+    expected time."""
     if job_run.state in FINISHED_JOBS and (job_run.started is None or job_run.ended is None):
         return 0.0
     if job_run.ended is not None and job_run.started is not None:

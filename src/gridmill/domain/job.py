@@ -41,7 +41,7 @@ REMARKS = {
     When.FAILURE: "runs only after a failure",
     When.ALWAYS: "runs after success or failure",
 }
-"""The remark that a plan shows for a job, by the value of its field `when`."""
+"""For each value of the field `when`, the remark that a plan shows for a job with this value."""
 
 
 class JobKind(StrEnum):
@@ -56,8 +56,8 @@ class JobKind(StrEnum):
 
 _SPECS = attrgetter(*map(str, JobKind))
 _KIND_OF: dict[tuple[bool, ...], JobKind] = {tuple(one is kind for one in JobKind): kind for kind in JobKind}
-"""The kind of a job by the field of the job that is set; a job sets exactly one of the fields `sink`,
-`dataset`, `training`, `prediction` and `command`."""
+"""The kind of a job follows from the field that the job sets: exactly one of `sink`, `dataset`, `training`,
+`prediction` and `command`."""
 _PLACE_OF = {kind: place for place, kind in enumerate(JobKind)}
 
 
@@ -66,8 +66,8 @@ Spec: TypeAlias = SinkSpec | DatasetSpec | TrainingSpec | PredictionSpec | Comma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSize:
-    """The amount of data that a job processes. If a value of the size is None, it is unknown, and Gridmill
-    reads it from the data if possible."""
+    """The amount of data that a job processes. If a value of the size is None, the value is unknown, and
+    Gridmill reads it from the data if possible."""
 
     rows: int | None = None
     columns: int | None = None
@@ -207,8 +207,8 @@ class Job:
 
     @property
     def each(self) -> Each | None:
-        """The selection of the nodes on each of which the command of the job runs once. The value is None if
-        the command runs only once in total."""
+        """A selection of nodes: the command of the job runs once on each of these nodes. The value is None
+        if the command runs only once in total."""
         return self.command.each if self.command is not None else None
 
     def why_executed(self, *, scheduled: bool = False) -> str:
@@ -299,8 +299,8 @@ def check_kind(job: Job, reference: str, artifact: Artifact) -> None:
 
 
 def _wanted(job: Job, reference: str) -> tuple[ArtifactKind, ...]:
-    """Return the kinds of artifacts that the job can read under this name; an empty result means any
-    kind."""
+    """Return the kinds of artifacts that the job can read under this name. If the result is empty, the job
+    can read artifacts of any kind."""
     learned = job.training or job.prediction
     if learned is not None:
         return (ArtifactKind.MODEL,) if reference in learned.models else (ArtifactKind.DATASET,)

@@ -233,8 +233,8 @@ def last_lines(lines: Iterable[LogLine], count: int) -> list[LogLine]:
 
 
 def lines_of(entries: Iterable[LogEntry], *, longest: int | None = None) -> Iterator[LogLine]:
-    """Return the lines of a log, each as soon as it is complete, and at the end the incomplete lines. If a
-    line has more than `longest` characters, it is shortened."""
+    """Return the lines of a log. Each line is returned as soon as it is complete; incomplete lines are
+    returned at the end. If a line has more than `longest` characters, it is shortened."""
     lines = LineAssembly(longest=longest)
     for entry in entries:
         yield from lines.take(entry)

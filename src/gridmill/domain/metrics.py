@@ -1,5 +1,5 @@
-"""This module has the metrics by name (which direction is better, which are shown first) and the calibration
-of probabilities.
+"""This module defines for each metric whether higher values are better and which metrics are shown first,
+and computes the calibration of probabilities.
 
 The calibration compares predicted probabilities with observed frequencies, by the calibration curve.
 """
@@ -79,15 +79,15 @@ as not calibrated."""
 class Calibration:
     """The calibration of the probabilities that a model predicts. `off` is the expected calibration error:
     the mean over the rows of the distance between the predicted probability and the observed frequency in
-    its bin, 0 to 1. `by_chance` means that labels drawn at random with the predicted probabilities could
-    deviate as much."""
+    its bin, 0 to 1. `by_chance` means that the deviation may be chance: labels that are drawn at random with
+    the predicted probabilities could deviate as much."""
 
     off: float
     by_chance: bool
 
     @property
     def text(self) -> str:
-        """A sentence about the calibration of the model."""
+        """A sentence about the calibration of the model's probabilities."""
         chance = "could be chance" if self.by_chance else "more than chance explains"
         return f"off by {100 * self.off:.1f} percentage points on average, {chance}"
 

@@ -20,8 +20,9 @@ GAIN = 2.0
 running job. With a smaller difference, the loss caused by wrong forecasts would be larger than the gain."""
 SHORTEST_PATIENCE_SECONDS, LONGEST_PATIENCE_SECONDS = 3_600.0, 10 * 86_400.0
 PATIENCE_PER_BACKLOG = 2.5
-"""A job is delayed after it has waited this many times as long as the resource needs for all waiting jobs,
-within these limits, because in a long queue every job waits and an hour is short."""
+"""A job is delayed after it has waited PATIENCE_PER_BACKLOG times as long as the resource needs for all
+waiting jobs, but at least SHORTEST_PATIENCE_SECONDS and at most LONGEST_PATIENCE_SECONDS. In a long queue
+every job waits, so a fixed time such as an hour would be too short."""
 DELAYED_SHARE = 0.7
 """The fraction of a resource that delayed jobs may hold with precedence; the most delayed job is first. The
 remaining part of the resource is assigned by due time, so that short jobs also run while long jobs have
@@ -80,9 +81,9 @@ def expected_left(lasted: Sequence[float], attained: float) -> float:
 
 
 def remaining(lasted: Sequence[float], attained: float, share: float) -> float:
-    """Return the seconds until a given fraction of the similar jobs that lasted longer than `attained` has
-    ended. If no similar job lasted longer, the job is expected to run again as long as it has already
-    run."""
+    """Return the number of seconds after which a given fraction of the similar jobs has ended. Only similar
+    jobs that lasted longer than `attained` are considered. If no similar job lasted longer, the job is
+    expected to run again as long as it has already run."""
     first = bisect_right(lasted, attained)
     longer = len(lasted) - first
     if not longer:
@@ -120,8 +121,8 @@ def has_share(held: float, more: float, whole: float) -> bool:
 def with_precedence(
     running: Iterable[tuple[float, float, str]], patience_seconds: float, whole: float
 ) -> tuple[float, frozenset[str]]:
-    """Return the most delayed running jobs, up to the fraction for delayed jobs: the total amount that they
-    hold, and their keys. `running` has the waiting time, the amount and the key of each job."""
+    """Return the total amount and the keys of the most delayed running jobs, as many as fit into the
+    fraction for delayed jobs. `running` has the waiting time, the amount and the key of each job."""
     held, chosen = 0.0, set[str]()
     for delay, amount, key in sorted(running, key=lambda one: (-one[0], one[2])):
         if delay < patience_seconds:
@@ -143,7 +144,8 @@ def next_look(attained: float) -> float:
 
 def alone_seconds(interruptions: int, *, urgent: bool = False) -> float:
     """Return the seconds for which a job is protected from interruption after a start, given its number of
-    earlier interruptions. `urgent` selects the protection from jobs of a higher priority."""
+    earlier interruptions. With `urgent`, the result is the time of protection from jobs of a higher
+    priority."""
     return (URGENT_ALONE_SECONDS if urgent else FIRST_LOOK_SECONDS) * ALONE_GROWTH**interruptions
 
 

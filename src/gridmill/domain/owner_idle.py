@@ -6,8 +6,8 @@ from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.site import NodeUtilization
 
 BUSY_CPUS = 0.5
-"""If the processes of the owner use more CPUs than this, the owner is working at the machine. An idle
-desktop uses fewer CPUs than this limit."""
+"""If the processes of the owner use more CPUs than this, Gridmill assumes that the owner is working at the
+machine. An idle desktop uses fewer CPUs than this limit."""
 RESERVE_SHARE = 0.1
 """The fraction of the memory that stays free, because with less available memory the machine would soon
 swap."""
@@ -18,9 +18,9 @@ MiB)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleRules:
-    """The rules when jobs may use the machine: after `after_seconds` without activity of its owner, and
-    during `hours` (from, to) of the local day. If `from` is later than `to`, the hours continue past
-    midnight; if `hours` is None, jobs may use the machine all day."""
+    """The rules that decide when jobs may use the machine: after `after_seconds` without activity of its
+    owner, and during the `hours` (from, to) of the local day. If `from` is later than `to`, the hours
+    continue past midnight; if `hours` is None, jobs may use the machine all day."""
 
     after_seconds: float = 300.0
     hours: tuple[int, int] | None = None
@@ -67,9 +67,10 @@ def spare_bytes(wanted: int, *, memory_bytes: int, used_bytes: int) -> int:
 def is_idle(
     presence: OwnerPresence, rules: IdleRules, *, lent_at: float | None, now: float, hour: int
 ) -> tuple[bool, str]:
-    """Return whether jobs may use the machine, and the reason if they may not. `lent_at` is the time of the
-    observation at which the machine was first available to jobs, or None if jobs do not use the machine.
-    If the owner of the machine becomes active after the time `lent_at`, all jobs on the machine must end."""
+    """Return whether jobs may use the machine. If jobs may not use it, the result also has the reason.
+    `lent_at` is the time of the observation at which the machine was first available to jobs, or None if
+    jobs do not use the machine. If the owner of the machine becomes active after the time `lent_at`, all
+    jobs on the machine must end."""
     if rules.hours is not None and not within(rules.hours, hour):
         return False, f"jobs may use it from {rules.hours[0]}:00 to {rules.hours[1]}:00"
     if lent_at is not None:

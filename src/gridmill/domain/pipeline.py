@@ -77,7 +77,7 @@ def with_lines(lines: FieldLines | None, pipeline: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSource:
-    """The text of a pipeline file, from which the pipeline can be read again with other values for its
+    """The text of a pipeline file. From this text, the pipeline can be read again with other values for its
     parameters.
 
     `document` is the number of the YAML document in `text`, counted from 0. `file` is the name of the
@@ -109,8 +109,8 @@ class Pipeline:
     from a file. `awaits` has the names of time parameters that only a schedule sets (`due`, `due_before`):
     for each run, the pipeline is read again with these times. `applied` is false for a pipeline that was run
     but not applied: the control node stores it as it was declared for its last run, and does not start its
-    schedules. `data` are the files of the folder that the sinks of the pipeline load, as the sinks name
-    them; they are set if some of the pipeline's jobs are left out.
+    schedules. `data` has the paths of the files in the folder that the sinks of the pipeline load, as the
+    sinks name them. The field is set if some of the pipeline's jobs are left out.
     """
 
     name: str
@@ -164,7 +164,8 @@ class Pipeline:
 
     @property
     def schedules(self) -> Mapping[str, ScheduleSpec]:
-        """The schedule of the pipeline, by its name, and the schedules of its jobs, by `PIPELINE/JOB`."""
+        """The schedule of the pipeline, under the name of the pipeline, and the schedules of its jobs, each
+        under the name `PIPELINE/JOB`."""
         jobs = {f"{self.name}/{job.name}": job.schedule for job in self.jobs}
         return {name: spec for name, spec in {self.name: self.schedule, **jobs}.items() if spec is not None}
 

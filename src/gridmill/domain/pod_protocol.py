@@ -68,8 +68,8 @@ class PodEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A stored event of an attempt, a job or a run. `id` is empty until the event is stored. The later of
-    two events of a home has the greater id if the ids are compared as text; apart from this, an id has no
+    """A stored event of an attempt, a job or a run. `id` is empty until the event is stored. If the ids of
+    two events of a home are compared as text, the later event has the greater id. An id has no other
     meaning.
 
     Events of attempts have the number that the pod gave them: for each pod and each number, only one event
@@ -89,8 +89,8 @@ class Event:
 
 
 def event_id(sequence: int) -> str:
-    """Return the id that an event has if it is stored under that number. The number of an event increases
-    over all events of the store."""
+    """Return the id that an event has if it is stored under that number. Each event that is stored later, of
+    any run, has a larger number."""
     return f"{sequence:016x}"
 
 
@@ -146,15 +146,15 @@ class AttemptOrder:
     the pipeline on the user node. `bundle_path` is the path of the code bundle for a pod on another machine;
     empty if the bundle is in the home. `earlier` is the newest committed version of the same artifact, if
     there is one. For a sink, `kept_versions` are the versions of its table to which artifacts refer. Files
-    below `checkpoint_uri` are kept from one attempt to the next attempt of the same work, until an attempt
-    succeeds. If `share` is below 1, the attempt is a probe and processes only that fraction of its data.
-    With `part`, the attempt runs only this part of the job, and its only result is files below `output_uri`
-    (`workers` is then the number of workers of each part). With `parts`, which has the folders of all parts
-    in order, the attempt combines the results of the parts. With `gang`, the attempt is one of several
-    ranks, and all ranks share the folders that the order names. `staging` describes how the data of the
-    attempt is transferred to a farm. `failed` has the names of the jobs that failed earlier, for a job that
-    also runs after failures. `contents_uri` is the file in which the attempt lists the files of its output
-    (`model.stored`); empty if the attempt writes no list.
+    below `checkpoint_uri` are kept for the next attempt of the same work, until an attempt succeeds. If
+    `share` is below 1, the attempt is a probe and processes only that fraction of its data. With `part`, the
+    attempt runs only this part of the job, and writes only files below `output_uri`; `workers` is the number
+    of workers of each part. If `parts` is set, the attempt combines the results of the parts; `parts` has
+    the folders of all parts in order. With `gang`, the attempt is one of several ranks, and all ranks share
+    the folders that the order names. `staging` describes how the data of the attempt is transferred to a
+    farm. `failed` has the names of the jobs that failed earlier, for a job that also runs after failures.
+    `contents_uri` is the file in which the attempt lists the files of its output (`model.stored`); empty if
+    the attempt writes no list.
     """
 
     attempt_id: str

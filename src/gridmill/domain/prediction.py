@@ -10,15 +10,15 @@ KEYS_HINT = "In the job that makes the table, give the entity or time column ano
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionSpec:
-    """The declaration of a prediction: a swarm of workers predicts `split` of `dataset` (None: all rows)
-    with the best of `models`.
+    """The declaration of a prediction: a swarm of workers predicts the rows of `split` in `dataset` with the
+    best of `models`. If `split` is None, all rows are predicted.
 
     `best_by` is the validation metric by which the best model is chosen. The metrics are `rmse` (default for
     regression), `mse`, `mae`, `r2`, `skill`, `log_loss` (default for classification), `accuracy`, `auc`,
     `brier`, `average_precision`, `f1`, `precision` and `recall`; the name of the metric determines whether
     higher is better. The shards are distributed to workers that are started for this job only. The
-    prediction of each row is written exactly once. `workers` can be left open (`auto`): the number of
-    workers is then chosen first from rows and CPUs, and later from the measurements of earlier attempts.
+    prediction of each row is written exactly once. With `workers: auto`, Gridmill first chooses the number
+    of workers from rows and CPUs, and later from the measurements of earlier attempts.
     """
 
     dataset: str

@@ -39,7 +39,7 @@ class PreflightRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightFinding:
     """A problem of a job, found at the field with the path `path` (`dataset.sql`). `certain` is true if a
-    run would certainly fail because of the problem. If `certain` is false, a run may or may not fail,
+    run would certainly fail because of the problem. If `certain` is false, a run may succeed or fail,
     because the check read only a part of the data."""
 
     job: str
@@ -51,7 +51,7 @@ class PreflightFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncheckedJob:
-    """A job that was not checked against its data, and the reason why it was not."""
+    """A job that was not checked against its data, with the reason."""
 
     job: str
     why: str

@@ -1,5 +1,5 @@
-"""This module has the provenance of a job's result: the record of all inputs of the job, which later shows
-which of them have changed."""
+"""This module has the provenance of a job's result. The provenance is the record of all inputs of the job,
+which later shows which inputs have changed."""
 
 from collections.abc import Mapping
 from dataclasses import field

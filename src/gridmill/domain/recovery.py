@@ -61,9 +61,9 @@ class RootRecords:
 
     `mark` identifies the store that owns the pipelines below this storage root. `manifests` are the
     manifests of the versions of these pipelines, by name and number. `moves` are the moves of aliases, by
-    name and time. `declared` are the copies of the records that users declared. `runs` and `deployments` are
-    the highest numbers of runs and deployments that left files, by name. `problems` are unreadable files,
-    and versions without files, each with the reason.
+    name and time. `declared` are the copies of the records that users declared. `runs` and `deployments`
+    have, by name, the highest number of a run or deployment that left files. `problems` are unreadable
+    files, and versions without files, each with the reason.
     """
 
     mark: str = ""
@@ -77,7 +77,8 @@ class RootRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """The report of the actions of `gridmill recover`, or with `dry_run` of the actions that it would take.
+    """The report of the actions of `gridmill recover`. With `dry_run`, it is the report of the actions that
+    the command would take.
 
     `found` describes the state of the store before the recovery. `kept_at` is the path to which the old
     store was moved if a new store replaced it. `salvaged` has the number of records that were read from the

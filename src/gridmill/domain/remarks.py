@@ -1,5 +1,5 @@
-"""This module has remarks on a version, as sentences: rows that were dropped, rejected, left out, unknown or
-converted with loss.
+"""This module has remarks on a version, as sentences about rows that were dropped, rejected, left out,
+unknown or converted with loss.
 
 Jobs count these rows in the details of their output. `remarks_of` turns these counts into sentences, which
 the summary in the terminal, the report and `show` print. A job adds its own sentences under the key REMARKS.

@@ -2,8 +2,8 @@
 job, the reasons for its size, and the alternative resources of a job.
 
 The size of a resource follows from the size of its jobs, or is set by a user. `ResourceAlternative` and
-`ResourceChoice` record where a job could run, and the expected time to run, to wait and to transfer its data
-at each place.
+`ResourceChoice` record on which resources a job could run, with the expected run time, wait and transfer
+time on each resource.
 """
 
 from collections.abc import Mapping
@@ -67,14 +67,14 @@ def default_resource(kind: JobKind, site: str = LOCAL) -> Resource:
 
 
 JOB_CPUS = {JobKind.DATASET: 4.0, JobKind.TRAINING: 4.0, JobKind.PREDICTION: 4.0}
-"""The largest number of CPUs of a job of these kinds if the job declares no number and the site requires a
-request (see `asks_for_need`); these jobs use threads or workers. A job of any other kind gets one CPU if it
-declares no number of CPUs."""
+"""The kinds of jobs that use threads or workers, with the largest number of CPUs that such a job gets if it
+declares no number and the site requires a request (see `asks_for_need`). A job of any other kind gets one
+CPU if it declares no number of CPUs."""
 
 
 def asks_for_need(site: SiteKind) -> bool:
-    """Return whether a deployment at such a site requests only the amounts that jobs need, and only when
-    they need them, because the machine costs money or other users wait for it. At all other sites, a
+    """Return whether a deployment at a site of this kind requests only the amounts that jobs need, and only
+    when jobs need them, because the machine costs money or other users wait for it. At all other sites, a
     deployment takes all amounts that are free."""
     return site in KEEP_SECONDS
 
@@ -102,16 +102,16 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredUse:
-    """The resource use of an attempt that was measured. The memory is the peak over all processes of the
-    attempt (from the cgroup or sampled).
+    """The measured resource use of an attempt. The memory is the peak over all processes of the attempt
+    (from the cgroup or sampled).
 
     `wall_seconds` is the time from the start of the attempt's process until its processes have ended and
     their output is read, as its pod measured it. Forecasts use the time in `wall_seconds`. The time of a job
     from its start to its end also includes the start of its pod, transfers and commits.
 
     `system_seconds` is the part of the CPU seconds that the kernel used for the attempt. `disk_seconds` is
-    the number of seconds in which a process of the attempt waited for a disk (sampled). A measured value is
-    None if it was not measured.
+    the number of seconds in which a process of the attempt waited for a disk (sampled). A value is None if
+    it was not measured.
     """
 
     wall_seconds: float = 0.0

@@ -14,9 +14,9 @@ from gridmill.domain.frozen import dataclass
 
 class Staging(StrEnum):
     """The way in which data is transferred to a farm and back. `direct` transfers data through the
-    connection to the farm. `export` transfers data by objects of a bucket that both sides can access; each
-    object is deleted after its use. `shared` transfers data by a bucket that keeps its objects for other
-    jobs and other farms."""
+    connection to the farm. `export` transfers data through objects of a bucket that both sides can access.
+    Each object is deleted after its use. `shared` transfers data through objects of a bucket that are kept
+    for other jobs and other farms."""
 
     DIRECT = "direct"
     EXPORT = "export"
@@ -26,8 +26,8 @@ class Staging(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
     """A transfer of data in one direction. `transferred_bytes` is the number of bytes that were sent, and
-    `seconds` is the time that this took. `reused_bytes` is the number of bytes that were not sent because
-    the receiver already had them."""
+    `seconds` is the duration of the transfer. `reused_bytes` is the number of bytes that were not sent
+    because the receiver already had them."""
 
     transferred_bytes: int = 0
     reused_bytes: int = 0
@@ -74,10 +74,10 @@ class AttemptTransfers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferRate:
-    """The rate of transfers in one direction. `transferred_bytes` is the number of transferred bytes, and
-    `seconds` is the time that this took. Older transfers have a lower weight in both sums. `transfers` is
-    the number of attempts whose transfers were measured; 0 means that only the probe was measured, when the
-    site was added."""
+    """The rate of transfers in one direction. `transferred_bytes` is the sum of the transferred bytes, and
+    `seconds` is the sum of the durations of the transfers. Older transfers have a lower weight in both sums.
+    `transfers` is the number of attempts whose transfers were measured; 0 means that only the probe was
+    measured, when the site was added."""
 
     transferred_bytes: float
     seconds: float

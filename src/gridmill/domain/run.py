@@ -23,8 +23,8 @@ from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 class Preemption:
     """The reason why a running job was preempted. `job_run` is the id of the waiting job for which the
     running job is interrupted. `shorter_seconds` is the difference between the remaining time of the
-    interrupted job and the expected time of the waiting job. The difference is given as 0 if the waiting job
-    has precedence because of its priority or its long wait. `left_seconds` is the remaining time of the
+    interrupted job and the expected time of the waiting job. If the waiting job has precedence because of
+    its priority or its long wait, `shorter_seconds` is 0. `left_seconds` is the remaining time of the
     interrupted job, which determines its later position in the queue."""
 
     job_run: str
@@ -60,21 +60,21 @@ class Run:
     """One execution of a pipeline, without its jobs. The id of a run is `pipeline-N`; its jobs are separate
     JobRun records.
 
-    `order` increases with every run of the home: among runs of the same priority, earlier runs have
-    precedence. `due` is the due time for which the schedule of the pipeline started the run, or None if a
-    person started the run. `chunk` is the id of the chunk of a backfill to which the run belongs; empty if
-    the run does not belong to a backfill. `probe` is the name of the one job that the run executes on a part
-    of its data, to measure its workers; empty if the run is not a probe. `only` has the names of the
-    requested jobs, if a person or a schedule requested single jobs; the jobs that they need run too. If
-    `only` is empty, all jobs of the pipeline run. `data` are the files of the project that sinks of the
-    pipeline load, and that therefore do not belong to the code of the commands. `commit` is the Git commit
-    of the folder of the pipeline, or empty if the folder has no Git commit. `project` is the project whose
-    share and quota the run uses. `settled` has the names of versions of other pipelines that the jobs read,
-    each with the id of the version that the name meant when the run began. `attended` means that the client
-    of the run waits for it, and that the run is stopped when the client disconnects. `request` is the key
-    that the client chose for the run (see RunRequest). `jobs` is the number of jobs of the run (0: unknown).
-    `damage` lists the records of the run that were damaged in the store and are lost; empty if there are
-    none.
+    `order` is the order number of the run, which increases with every run of the home. Among runs of the
+    same priority, earlier runs have precedence. `due` is the due time for which the schedule of the pipeline
+    started the run, or None if a person started the run. `chunk` is the id of the chunk of a backfill to
+    which the run belongs; empty if the run does not belong to a backfill. `probe` is the name of the one job
+    that the run executes on a part of its data, to measure its workers; empty if the run is not a probe.
+    `only` has the names of the requested jobs, if a person or a schedule requested single jobs; the jobs
+    that they need run too. If `only` is empty, all jobs of the pipeline run. `data` are the files of the
+    project that sinks of the pipeline load, and that therefore do not belong to the code of the commands.
+    `commit` is the Git commit of the folder of the pipeline, or empty if the folder has no Git commit.
+    `project` is the project whose share and quota the run uses. `settled` has the names of versions of other
+    pipelines that the jobs read, each with the id of the version that the name meant when the run began.
+    `attended` means that the client of the run waits for it, and that the run is stopped when the client
+    disconnects. `request` is the key that the client chose for the run (see RunRequest). `jobs` is the
+    number of jobs of the run (0: unknown). `damage` lists the records of the run that were damaged in the
+    store and are lost; empty if there are none.
     """
 
     id: str
@@ -131,7 +131,7 @@ class JobRun:
     is the report of the attempt that ran a part. `checkpoints` is the folder, below the storage root, from
     which an attempt resumes; empty for a job without checkpoints. `lines` has the line numbers of the job's
     declaration, or None if the pipeline of the job was not read from a file. `reason` is the reason why the
-    job executes or does not execute, which is the change since the previous version; it is empty until the
+    job executes or does not execute, such as the change since the previous version. It is empty until the
     job is ready.
     """
 
@@ -199,9 +199,9 @@ class Attempt:
     0 in `gang`, and the number of ranks in `ranks` (0: the attempt is not a gang). The ids of the records of
     all other ranks end in the number of the rank. `address` and `port` are the address and the port where
     other ranks can connect to the rank. A rank that has ended keeps its place and its `outcome` until all
-    ranks have ended; then the record of rank 0 describes the gang: its state is the final state of the gang,
-    and its use is the use of all ranks together. If `dismissed` is true, the rank only served the other
-    ranks, and all of them have succeeded. A dismissed rank is treated as succeeded, however it ends.
+    ranks have ended. After that, the record of rank 0 describes the gang: its state is the final state of
+    the gang, and its use is the use of all ranks together. If `dismissed` is true, the rank only served the
+    other ranks, and all of them have succeeded. A dismissed rank is treated as succeeded, however it ends.
     `transfers` are the transfers of data for the attempt, at a site in another place.
     """
 
@@ -253,6 +253,6 @@ class CriticalPath:
 
     @property
     def branches(self) -> bool:
-        """Whether the critical path is informative, because the run has jobs that take time and other jobs
-        with slack."""
+        """Whether the critical path is informative, which means that the run has jobs that take time and
+        other jobs with slack."""
         return any(self.slack.values()) and any(self.seconds[key] for key in self.path)

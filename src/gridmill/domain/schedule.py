@@ -59,8 +59,8 @@ class Continuous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpec:
-    """The declaration of the times at which a pipeline, or a job of it, runs: at intervals (`every`), at the
-    times of a `cron` expression, or `continuous`.
+    """The declaration of the times at which a pipeline or one of its jobs runs: at intervals (`every`), at
+    the times of a `cron` expression, or whenever there is new data (`continuous`).
 
     `every` is counted from the time when the schedule was first applied, and a run is also due at that time.
     `1mo` and `1y` are calendar months and years in the time zone `zone` (`Europe/Amsterdam`); a day is
@@ -79,7 +79,8 @@ class ScheduleSpec:
     overlap: Overlap = Overlap.QUEUE
 
     def check(self) -> None:
-        """Raise InputError if the interval is shorter than a second or a month."""
+        """Raise InputError if an interval in seconds is shorter than a second, or if an interval in months
+        is shorter than a month."""
         if self.every_seconds is not None and self.every_seconds < 1:
             raise InputError("`every` must be 1s or more", place="schedule.every")
         if self.every_months is not None and self.every_months < 1:
@@ -98,8 +99,8 @@ class ScheduleSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The schedule of an applied pipeline, with the name of the pipeline, or of one of its jobs, with the
-    name `PIPELINE/JOB`.
+    """The schedule of an applied pipeline or of one of its jobs. The schedule of a pipeline has the name of
+    the pipeline, and the schedule of a job has the name `PIPELINE/JOB`.
 
     Due times are counted from `since`; all due times up to `done` have been processed. `since` and `done`
     are Unix times in seconds. `runs` is the number of runs that the schedule started, and `skipped` is the

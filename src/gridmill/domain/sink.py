@@ -29,10 +29,11 @@ class Constraint:
 
     `column` has the conditions `required` (no missing value), `min`, `max` (both inclusive; times in ISO
     8601), `allowed` and `pattern` (RE2, which must match the whole text). `unique` names columns whose
-    combined values occur only once, in the load and in the table; the first row is kept. `foreign_key` names
-    columns whose values must exist in the sink `references`, in its columns `referenced` (default: the same
-    names). `expression` is a condition on the row in the SQL of DuckDB. A missing value violates only the
-    condition `required`. `name` is the name of the constraint in reports (default: a description).
+    combined values may occur only once in the load and in the table. Of several rows with the same values,
+    the first row is kept. `foreign_key` names columns whose values must exist in the sink `references`, in
+    its columns `referenced` (default: the same names). `expression` is a condition on the row in the SQL of
+    DuckDB. A missing value violates only the condition `required`. `name` is the name of the constraint in
+    reports (default: a description).
     """
 
     name: str | None = None
@@ -223,8 +224,8 @@ class SinkSpec:
     load fails. If a load rejects more than `max_rejects` rows (a number below 1 is a fraction of the rows of
     the load), the load fails; if `max_rejects` is None, there is no limit.
 
-    Each load is measured: for each column the missing values, minimum, maximum, mean and number of distinct
-    values; and the `metrics` of the sink, which are SQL aggregates over its rows by name. If the population
+    Each load is measured: the missing values, minimum, maximum, mean and number of distinct values of each
+    column, and the `metrics` of the sink, which are SQL aggregates over its rows, by name. If the population
     stability index of a column compared with the previous load is above `drift_threshold`, a warning is
     shown; if `drift_threshold` is None, this check is off. Datasets do not read the rows that are within
     `outages`. `retain` deletes rows that are too old.

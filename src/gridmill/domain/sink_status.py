@@ -21,9 +21,10 @@ _REASONS = 3
 
 
 def rejects_of(artifact: Artifact) -> Mapping[str, Any]:
-    """Return the rejected rows of a version. The result has the number of rejected `rows` in total, the
-    number `added` by the last load, `reasons` with counts, the `uri` and `table_version` of the Delta table
-    that has all of them, and a `sample`; it is empty if no row was rejected."""
+    """Return the rejected rows of a version. The result has the total number of rejected rows (`rows`), the
+    number of rows that the last load rejected (`added`), the `reasons` with counts, the `uri` and
+    `table_version` of the Delta table with all rejected rows, and a `sample` of these rows. The result is
+    empty if no row was rejected."""
     details: Mapping[str, Any] = artifact.output.details.get("rejects") or {}
     return details
 
@@ -41,8 +42,8 @@ def source_of(artifact: Artifact) -> str:
 
 
 def position_of(artifact: Artifact, *, files: bool = True) -> str:
-    """Return the position up to which the source was read: the position in each part of the source,
-    otherwise the number of `files` that were seen; empty for a source without positions and for a source
+    """Return the position up to which the source was read: the position in each part of the source, or the
+    number of `files` that were seen. The result is empty for a source without positions and for a source
     without rows."""
     positions = artifact.output.details.get("positions") or {}
     texts = [text for text in map(_position_text, positions.values()) if text]
@@ -107,13 +108,13 @@ class LoadTask:
     """One source of a sink (`pipeline/job`), with the state of its last load. All times are Unix seconds, or
     None if there is no time.
 
-    `rows` and `rejects` are the numbers of rows and rejected rows in the newest version of the sink that
-    came from this source. `rows_added` is the number of rows from all sources in the load that made the
-    version. `position` is the position up to which the source was read. `state` is the state of the job in
-    its newest run, `checked` is the time when that run ended, and `loaded` is the time when rows were last
-    loaded. `lag_seconds` is the time by which `position` is behind the present time, if the position is a
-    time. `following` is the next time at which the schedule checks the source. `why` is the reason why the
-    source or the job waits, or the reason why the job failed. `drifted` has the columns that drifted, and
+    `rows` and `rejects` are the numbers of rows and of rejected rows from this source in the newest version
+    of the sink. `rows_added` is the number of rows from all sources in the load that made the version.
+    `position` is the position up to which the source was read. `state` is the state of the job in its newest
+    run, `checked` is the time when that run ended, and `loaded` is the time when rows were last loaded.
+    `lag_seconds` is the time by which `position` is behind the present time, if the position is a time.
+    `following` is the next time at which the schedule checks the source. `why` is the reason why the source
+    or the job waits, or the reason why the job failed. `drifted` has the columns that drifted, and
     `alterations` is the number of alterations of the sink.
     """
 

@@ -58,7 +58,7 @@ class Site:
     """A named place where pods can be started. `cpu_share` is the number of CPUs that may be assigned to
     deployments for each real CPU: on a personal machine deployments share CPUs (an idle deployment uses
     none), but memory and GPUs are never assigned twice. `address` is the network address of the site. The
-    settings that `settings` may contain depend on the kind of the site. `nodes` are the nodes that the site
+    kind of the site determines which settings `settings` may contain. `nodes` are the nodes that the site
     had when it was last observed. `past` has the largest sizes of nodes that the site had earlier and that
     may become available again. `away` are configured nodes that cannot be used now, if the site reports such
     nodes. `partitions` are the names of the queues of the site, if it has queues; jobs that name no queue
@@ -142,8 +142,8 @@ class Gpu:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSlot:
     """A GPU of a node of a farm, by its number on the node, or a share of such a GPU. `taken` means that a
-    deployment holds the GPU or the share. The GPU's record has the name of the deployment that holds it if
-    this deployment belongs to the tenant."""
+    deployment holds the GPU or the share. If the deployment that holds the GPU belongs to the tenant, the
+    record has the name of this deployment."""
 
     gpu: int
     taken: bool = False

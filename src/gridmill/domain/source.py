@@ -89,7 +89,7 @@ class SqlSource:
     @property
     def lasting_query(self) -> str:
         """The parts of the query that determine which rows are in the table. The bounds of a range of time
-        do not determine which rows are in the table, so they are left out."""
+        are left out, because they do not determine which rows are in the table."""
         if not self.parameters:
             return self.query or ""
         left = TIMES if self.stretch is not None else frozenset()
@@ -196,23 +196,22 @@ class Source:
     Relative paths begin at the folder of the pipeline file. `package://NAME/PATH` is a file of an installed
     Python package. A path with `http://` or `https://` names one file. A path with `s3://BUCKET/PATH` or
     `gs://BUCKET/PATH` names one object or a glob of objects, at `endpoint` if the object storage is not AWS
-    or Google. `headers` are HTTP headers that are sent with HTTP requests. `${env:NAME}` is read from the
-    environment in which the job runs, and so are the credentials of an object storage. Secrets must be
+    or Google. `headers` are HTTP headers that are sent with HTTP requests. The value of `${env:NAME}` and
+    the credentials of an object storage are read from the environment in which the job runs. Secrets must be
     written as `${env:NAME}`.
 
     If format and compression are not set, they follow from the name of the file (a ZIP file must contain
     exactly one file). `delimiter` (default: a comma, or a tab for `.tsv`), `nulls` (texts that mean a
     missing value) and `encoding` are for CSV files. `decimal` is the decimal separator of numbers in texts.
-    If it is `.`, a comma groups thousands; if it is `,`, a point groups thousands. `timestamp_format` is for
-    columns that are declared as `timestamp` or `date`: a strptime pattern, or the unit of numbers that count
-    the time since 1970 (`unix_s`, `unix_ms`, `unix_us`, `unix_ns`). `timestamp_format` can also be a mapping
-    from columns to such formats, which then also declares the columns. Without `timestamp_format`, common
-    formats of times are recognized. Times without a time zone are in UTC. `sheet` is the name of the sheet
-    of an Excel file.
+    If `decimal` is `.`, a comma groups thousands; if `decimal` is `,`, a point groups thousands.
+    `timestamp_format` is for columns that are declared as `timestamp` or `date`: a strptime pattern, or the
+    unit of numbers that count the time since 1970 (`unix_s`, `unix_ms`, `unix_us`, `unix_ns`).
+    `timestamp_format` can also be a mapping from the names of columns to such formats. These columns are
+    then declared as times. Without `timestamp_format`, common formats of times are recognized. Times without
+    a time zone are in UTC. `sheet` is the name of the sheet of an Excel file.
 
-    With `settled`, a file is loaded only after it has not changed for this time, so that no file is loaded
-    while it is being written. If the server does not report when a file changed, the file is loaded
-    immediately.
+    A file is loaded only after it has not changed for the time `settled`, so that no file is loaded while it
+    is being written. If the server does not report when a file changed, the file is loaded immediately.
     """
 
     path: str | tuple[str, ...] = ()
@@ -334,7 +333,8 @@ class Source:
                 )
 
     def _check_of_urls(self) -> None:
-        """Raise InputError if `headers` or `endpoint` is set and no path of the source uses it."""
+        """Raise InputError if `headers` or `endpoint` is set but no path of the source can use this
+        field."""
         for name, there, scheme in (("headers", self.headers, HTTP), ("endpoint", self.endpoint, OBJECTS)):
             if there and not any(path.startswith(scheme) for path in self.paths):
                 raise InputError(f"`{name}` is only for {' and '.join(scheme)}", place=f"source.{name}")

@@ -17,8 +17,8 @@ from gridmill.domain.naming import read_moment
 from gridmill.errors import InputError
 
 REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
-"""A pattern that matches `$${`, which is an escaped `${`, or a reference, whose closing brace may be
-missing."""
+"""A pattern that matches either `$${` (an escaped `${`) or a reference. The closing brace of the reference
+may be missing."""
 BOUNDS = (("from", "to"), ("due_before", "due"))
 """Pairs of parameters that are the beginning (included) and the end (excluded) of a range of time."""
 TIMES = frozenset(name for pair in BOUNDS for name in pair)
@@ -51,7 +51,7 @@ def _tokens(quotes: str) -> re.Pattern[str]:
 
 _TOKENS = {False: _tokens(_ELSEWHERE), True: _tokens(_MYSQL)}
 _TYPED = frozenset({"date", "time", "timestamp", "timestamptz", "datetime", "interval", "zone"})
-"""SQL words that give a type to the quoted text after them, so that no value can be bound there."""
+"""SQL words that give a type to the quoted text after them. Within such a text, no value can be bound."""
 _HARMLESS = re.compile(r"[0-9A-Za-z :.,+/_-]*")
 
 

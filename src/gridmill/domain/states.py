@@ -184,7 +184,7 @@ LIVE_ATTEMPTS = frozenset({AttemptState.PLACED, AttemptState.RUNNING})
 
 
 def check_move(moves: Mapping[State, frozenset[State]], old: State, new: State, what: str) -> None:
-    """Raise ConflictError if the table of transitions does not contain `old -> new`. A state that does not
-    change is always allowed."""
+    """Raise ConflictError if the table of transitions does not contain `old -> new`. A transition from a
+    state to the same state is always allowed."""
     if new != old and new not in moves[old]:
         raise ConflictError(f"{what} is {old} and cannot become {new}")

@@ -13,8 +13,8 @@ def below(root: str | Path, uri: str) -> Path:
     follow links.
 
     Raises UnsafePathError if a URI is empty, is absolute, or contains `..` or NUL, because such a URI does
-    not name a file below the root. Gridmill joins every URI of a version, an attempt or a checkpoint with a
-    root by this function.
+    not name a file below the root. Gridmill uses only this function to join a URI of a version, an attempt
+    or a checkpoint with a root.
     """
     return Path(path_below(str(root), uri))
 

@@ -54,8 +54,8 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """The declaration of a search, which tries `trials` settings of a training and uses the best settings,
-    by `metric` on the validation split.
+    """The declaration of a search, which tries different settings of a training in `trials` trials. The
+    settings with the best `metric` on the validation split are used.
 
     `parameters` are options of the kind of model (for a custom training, its `options`). `metric` is one of
     the metrics by which a prediction can choose its model, with the same default. `parallel` is the number

@@ -1,5 +1,5 @@
-"""This module has the resource use of an attempt's workers (busy and waiting time), and disk space that is
-in use, reclaimable and free."""
+"""This module has the resource use of an attempt's workers (busy and waiting time), and the disk space that
+is in use, can be reclaimed, or is free."""
 
 from gridmill.domain.amounts import show_bytes
 from gridmill.domain.frozen import dataclass
@@ -20,8 +20,8 @@ class ParallelTiming:
     the variation of the time per row (standard deviation divided by mean). During the busy seconds, the
     workers and their helper threads were on CPUs for `cpu_seconds` (with several threads more than one per
     second), ready without a CPU for `delay_seconds`, and waiting for the disk for `disk_seconds`. A value is
-    None if the system does not measure it. `pods` is the number of pods, if each part of the job had its own
-    pod; the peak memory of the attempt is then that of one pod.
+    None if the system does not measure it. If each part of the job had its own pod, `pods` is the number of
+    pods, and the peak memory of the attempt is the peak memory of one pod.
     """
 
     work: str
@@ -125,8 +125,8 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpace:
-    """The disk space that a database uses. The database can return or reuse `free_bytes` of its
-    `size_bytes`. `note` is the reason why the database does not return its free bytes."""
+    """The disk space that a database uses. Of the `size_bytes` bytes that the database has, it can return or
+    reuse `free_bytes` bytes. `note` is the reason why the database does not return its free bytes."""
 
     size_bytes: int = 0
     free_bytes: int = 0

@@ -151,8 +151,8 @@ class VerificationResult:
     read, and `file_problems` are the problems that were found.
 
     `problem` is the reason why no file was compared, or the problem of the manifest. `known` means that a
-    list of the files of the version exists. A version that was made before manifests existed has no list of
-    its files, which is not an error.
+    list of the files of the version exists. A version that was made before Gridmill wrote manifests has no
+    list of its files; this is not an error.
     """
 
     version: str

@@ -24,8 +24,8 @@ class PartView:
     """A part of a job, with all attempts of the part, oldest first. For the newest attempt, the record has
     the node (empty before the first attempt), and the exit code and seconds (None before the end of the
     attempt). The record also has the reason why the part waits, and the body of its newest progress event.
-    The `message` of the job to which a part belongs has the last output of a command on a node, and the
-    reason of its failure."""
+    For a command on every node, the `message` of the part's JobRun has the last output of the command on
+    this node, or the reason why it failed."""
 
     job: JobRun
     node: str = ""
@@ -109,9 +109,10 @@ class VersionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalPreview:
-    """The effects of removing `versions`, and the facts that prevent the removal: the `aliases` of the
-    versions, the versions that were made from them (`used_by`), and the active runs that may use them
-    (`running`). `already_removed` means that the content of all these versions was removed earlier."""
+    """The effects of removing `versions`, and the facts that prevent the removal: the `aliases` of these
+    versions, other versions that were made from these versions (`used_by`), and the active runs that may use
+    these versions (`running`). `already_removed` means that the content of all these versions was removed
+    earlier."""
 
     versions: tuple[str, ...]
     size_bytes: int = 0
@@ -231,11 +232,11 @@ class ClientView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlView:
-    """The state of the control node, as the user interfaces show it. `problems` are problems of the control
-    node that last for some time, such as a site that does not answer or a job that waits for free memory.
-    `disks` are the file systems of the home and of the storage root. `evicted_bytes` is the number of bytes
-    that were deleted from these disks since the control node started, because disk space was short.
-    `embedded` means that the control node ends when the last of its `clients` ends."""
+    """The state of the control node, as the user interfaces show it. `problems` are the lasting problems of
+    the control node, for example that a site does not answer, or that a job waits for free memory. `disks`
+    are the file systems of the home and of the storage root. `evicted_bytes` is the number of bytes that
+    were deleted from these disks since the control node started, because disk space was short. `embedded`
+    means that the control node ends when the last of its `clients` ends."""
 
     version: str
     home: str
