@@ -42,8 +42,8 @@ class AttendedRuns:
         *,
         again: bool = False,
     ) -> RunView:
-        """Start a run whose jobs have that environment. With `again`, the client repeats a request because
-        it does not know whether the run was started."""
+        """Start a run whose jobs have that environment. With `again`, the call repeats a request of a client
+        that does not know whether the run was started."""
         control = self._node.control
         with self._node.lock:
             existing = self._run_of_request(request.request) if again else None

@@ -1,9 +1,8 @@
 """This module has the newest events of followed runs, encoded once for all clients that follow them.
 
 A run with thousands of jobs has many events each second. Each committed event of a followed run is also held
-in memory, because reading the events from the store and encoding them for each follower would take more time
-than the run itself. Events that are no longer in memory, and the events of a single job, are read from the
-store.
+in memory. If events were read from the store and encoded for each follower, this would take more time than
+the run itself. Events that are no longer in memory, and the events of a single job, are read from the store.
 """
 
 import threading

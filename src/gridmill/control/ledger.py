@@ -1,5 +1,5 @@
-"""This module has the class `Ledger`: the store and its copy in memory, which are changed together in one
-transaction for each change."""
+"""This module has the class `Ledger`, which consists of the store and a copy of its records in memory. Each
+transaction changes both together."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -91,8 +91,8 @@ class Transaction:
         self.after.extend(inner.after)
 
     def first(self, act: Callable[[], None]) -> None:
-        """Register the function `act`, which is called once before the commit, even if it was registered
-        several times."""
+        """Register the function `act`, which is called before the commit. If the same function is registered
+        several times, it is called only once."""
         self.before[act] = None
 
     def then(self, act: Callable[[], None]) -> None:
@@ -120,9 +120,9 @@ class Ledger:
 
     A tick stages the transactions of its steps. Staging a transaction changes the memory immediately, so
     that the next step sees the changes. One commit then writes all staged transactions to the store. The
-    effects of the transactions are executed only after this commit. If the commit fails, the memory returns
-    to its earlier state. The thread that stages transactions holds the node's lock until it has written
-    these transactions to the store.
+    effects of the transactions are executed only after this commit. If the commit fails, the records in
+    memory return to their earlier state. The thread that stages transactions holds the node's lock until it
+    has written these transactions to the store.
     """
 
     def __init__(self, store: Store, logs: LogStore, owner: str = "") -> None:
@@ -207,7 +207,8 @@ class Ledger:
         return cast(N, noun)
 
     def read(self, kind: type[N], key: str) -> N | None:
-        """Return a live or finished record: the staged record, otherwise the record in the store."""
+        """Return a live or finished record, either the staged record or, if it is not staged, the record in
+        the store."""
         if (staged := self._own_staged().get((kind, key))) is not None:
             return cast(N, staged)
         record = self.store.get(kind, key)
@@ -238,13 +239,14 @@ class Ledger:
         return Transaction(self, now)
 
     def commit(self, transaction: Transaction) -> None:
-        """Commit the transaction, update the memory, then execute the effects. Raises the errors of the
-        store; if an error is raised, no effect was executed."""
+        """Commit the transaction, update the records in memory, and then execute the effects of the
+        transaction. Raises the errors of the store; if an error is raised, no effect was executed."""
         self.stage(transaction)
         self.flush()
 
     def stage(self, transaction: Transaction) -> None:
-        """Apply a transaction to the memory. The next `flush` writes the transaction to the store."""
+        """Apply a transaction to the records in memory. The next `flush` writes the transaction to the
+        store."""
         if transaction.deletes and self._staged is not None:
             self.flush()  # deletes compare with the versions in the store
         if self._staged is None:

@@ -93,7 +93,8 @@ class ControlNode:
 
     def await_clients(self, seconds: float) -> None:
         """Hold back runs whose clients lost the previous control node until these clients reconnect, but at
-        most for `seconds`. The jobs of the held-back runs need the environments of their clients."""
+        most for `seconds`. The runs are held back because their jobs need the environments of these
+        clients."""
         with self.lock:
             self._awaited = {run.id for run in self.control.ledger.snapshot.runs.values() if run.attended}
             self._await_until = self.control.clock.monotonic() + seconds
@@ -170,8 +171,8 @@ class ControlNode:
     @contextmanager
     def changing(self) -> Iterator[Transaction]:
         """Return a context manager with the transaction of a use case. The transaction begins with the
-        records of the store and is committed at the end. After that, a tick runs. The tick also follows if
-        the commit fails, because the tick finds out whether the commit reached the store."""
+        records of the store and is committed at the end. After the commit, a tick runs. The tick also runs
+        if the commit fails, because it finds out whether the commit reached the store."""
         try:
             with self.lock:
                 if self.control.ledger.doubtful:

@@ -30,8 +30,9 @@ _BEST = "best by "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restoration:
-    """The records that a store lacks, each with a text for users. A `Restoration` also has the number of
-    records that the store already has, and the records that cannot be restored."""
+    """The records that are missing in a store and can be restored, each with a text for users. A
+    `Restoration` also has the number of records that the store already has, and the records that cannot be
+    restored."""
 
     nouns: tuple[Noun, ...]
     names: tuple[str, ...]
@@ -85,7 +86,7 @@ def _by_name(moves: Iterable[AliasMove]) -> Mapping[str, Sequence[AliasMove]]:
 def _aliases(
     moves: Sequence[AliasMove], versions: Mapping[str, Artifact], problems: list[tuple[str, str]]
 ) -> Iterator[Alias]:
-    """Return the aliases of one name after the last recorded move of each alias."""
+    """Return the aliases of one name as they were after the last recorded move of each alias."""
     last = {move.alias: move for move in moves}
     for alias, move in last.items():
         if alias == LATEST or not move.after:

@@ -100,7 +100,7 @@ def running(ledger: Ledger, name: str) -> Iterator[str]:
 
 def check_removal(plan: RemovalPreview, *, force: bool) -> None:
     """Raise ConflictError if a run may be using the version. Without `force`, the function also raises
-    ConflictError if an alias or another version refers to the version."""
+    ConflictError if an alias refers to the version or if another version was made from it."""
     what = plan.versions[0] if len(plan.versions) == 1 else f"{plan.versions[-1]} ... {plan.versions[0]}"
     if plan.running:
         raise ConflictError(
@@ -141,7 +141,8 @@ Rubbish = tuple[ReclaimableItem, DiskItem]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageSnapshot:
-    """The records that garbage collection needs to decide which records and files are deleted, read once."""
+    """The records from which garbage collection decides which records and files are deleted. They are read
+    once."""
 
     artifacts: tuple[Artifact, ...]
     """All versions, with the newest version first."""
@@ -304,7 +305,8 @@ def oldest_for(spaces: Sequence[DiskSpace], unused: Iterable[DiskItem]) -> list[
 
 
 def _is_going(thing: DiskItem) -> bool:
-    """Return whether the item or its folder is being deleted. The folder of a sink is deleted as a whole."""
+    """Return whether the item, or a folder that contains it, is already being deleted. The folder of a sink
+    is deleted as a whole."""
     return any(part.startswith(GOING) for part in thing.name.split("/"))
 
 
@@ -361,7 +363,7 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnusedRecords:
-    """The records that are no longer needed, with the versions at which they were read."""
+    """The records that are no longer needed, each with the version number at which it was read."""
 
     runs: tuple[Record, ...] = ()
     deployments: tuple[Record, ...] = ()

@@ -166,8 +166,8 @@ def configured_of(port: SitePort) -> ConfiguredNodes | None:
 
 
 def route_of(site: Site, port: SitePort) -> Route | None:
-    """Return the transfer rates of a site. If they are not known yet, they are measured by a probe, if the
-    probe succeeds. A probe of the transfer rates takes about a second."""
+    """Return the transfer rates of a site. If the rates are not known yet, they are measured by a probe. The
+    result is incomplete if the probe fails. A probe of the transfer rates takes about a second."""
     if is_measured(site.route) or not isinstance(port, TransferSite):
         return site.route
     try:
@@ -182,7 +182,7 @@ def is_measured(way: Route | None) -> bool:
 
 
 def completed(route: Route | None, probed: Route | None) -> Route | None:
-    """Return the known rates, completed by the rates of a probe."""
+    """Return the known transfer rates. Rates that are not known are taken from the result of a probe."""
     if route is None or probed is None:
         return route or probed
     trip = route.round_trip_seconds

@@ -138,8 +138,8 @@ class ScheduleTimers:
 
 
 class Candidates:
-    """The jobs that may be able to run now, because the jobs that they need may have ended. Jobs are taken
-    from all runs in turn, so that a large run does not delay a small run."""
+    """The jobs that may be able to run now, because the jobs that they need may have ended. One job after
+    the other is taken from each run in turn, so that a large run does not delay a small run."""
 
     def __init__(self) -> None:
         self._by_run: dict[str, deque[str]] = {}
@@ -210,8 +210,8 @@ class Catalog:
 
 @dataclass(slots=True, kw_only=True)
 class Timeline:
-    """The clock from which records get their times. The wall clock is read once, and the monotonic clock
-    then advances the time, so the time of records never jumps."""
+    """The clock from which records get their times. The wall clock is read only once. After that, the time
+    is advanced by the monotonic clock, so the times of records never jump."""
 
     clock: Clock
     offset: float | None = None
@@ -251,7 +251,7 @@ class Channels:
         return hmac.new(self.secret, pod_id.encode(), hashlib.sha256).hexdigest()
 
     def drop_all(self) -> None:
-        """Close all channels, so that every pod connects and sends a Hello again."""
+        """Close all channels, so that every pod connects again and sends a new Hello."""
         for channel in self.open:
             self.links.drop(channel)
         self.open.clear()
@@ -293,9 +293,9 @@ class BringUps:
 
     `failed` is the number of requests for pods that failed in a row, by resource. `problems` has the last
     failed request for pods of each resource, as text. `refusing_nodes` has, by resource, the nodes on which
-    pods failed to start; a successful start clears them. `unfit` has, by resource and node, the time and the
-    text of the node's report about missing properties. `not_before` is the time at which Gridmill tries
-    again to tear down a deployment (monotonic).
+    pods failed to start. When a pod of the resource starts successfully, these nodes are removed. `unfit`
+    has, by resource and node, the time and the text of the node's report about missing properties.
+    `not_before` is the time at which Gridmill tries again to tear down a deployment (monotonic).
     """
 
     brought_up: set[str] = field(default_factory=set)

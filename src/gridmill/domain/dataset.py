@@ -49,12 +49,11 @@ class Encoder:
 
     Encoders are applied in the order in which they are declared. Scalers and encoders of missing values
     replace the column that they encode. If a label is a later value of a scaled column, the label is scaled
-    in the same way as the column. Encoders of categories add columns: for a column `carrier`, the column
-    `carrier_target`, `carrier_ordinal` or `carrier_frequency`, or (`onehot`) one column with true or false
-    for each category (`carrier_UA`). With `onehot`, only the most frequent categories get a column, at most
-    `most` of them. Encoders of categories remove the encoded column unless `keep` is true. A category that
-    does not occur in the training rows is encoded as the mean label (`target`), -1 (`ordinal`), 0
-    (`frequency`), or false in all columns (`onehot`).
+    in the same way as the column. Encoders of categories add a column such as `carrier_target`,
+    `carrier_ordinal` or `carrier_frequency`, or (`onehot`) a column with true or false (`carrier_UA`) for
+    each of the most frequent categories, at most `most` of them. Encoders of categories remove the encoded
+    column unless `keep` is true. A category that does not occur in the training rows is encoded as the mean
+    label (`target`), -1 (`ordinal`), 0 (`frequency`), or false in all columns (`onehot`).
 
     The encoder `target` uses only labels of training rows that were known before the time of the encoded
     row, so that no row uses its own label. `smoothing` is the weight of the mean label of all rows,
@@ -131,16 +130,14 @@ class Basis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A left join with a table on the columns that `on` names. Each combination of values in these columns
-    may occur only once in the table.
+    """A left join on the columns in `on`. In `table`, the combined values of these columns must be unique.
 
     If the table has a column with times, the join needs either `known_at` or `exempt`. `known_at` (a column
     or an SQL expression over the table) is the time when a row became known: if a row was not known before
     the basis time, its values are missing. With `exempt`, all rows of the joined table are treated as known
     at any time, and the dataset shows the exemption. `columns` are the columns that the join adds (default:
-    all columns except the columns that `on` names), with `prefix` before each name. If the table is a
-    prediction, each row is known at its own time, and the column `truth` is added only if `columns` contains
-    it.
+    all columns except those in `on`), with `prefix` before each name. If the table is a prediction, each row
+    is known at its own time, and the column `truth` is added only if `columns` contains it.
     """
 
     table: str
@@ -270,18 +267,16 @@ class Label:
     row with the label's value) replaces the time when the label is known, and `delay_seconds` is added to
     it. Expressions in `features` must not name the label. Windows, lags and joins over the basis table use
     the label only after the label is known, whatever their own `known_at` is. The same rule applies to
-    copies of the basis table, which are tables with the same columns and tables that were made from the
-    basis table. If the label is a later value of a column, the present value of this column is a feature,
-    which is known at the time of the row.
+    tables with the same columns as the basis table, and to tables that were made from it. If the label is a
+    later value of a column, the present value of this column is a feature, which is known with the row.
 
-    If `table` is set, the label is the `outcome` of some events in `table`: the events that have the same
-    values in the columns that `on` names, and that become known (`known_at`) within `horizon_seconds` after
-    the basis time. The outcome of the events is either whether there is any such event, the number of
-    events, or an aggregate of `column`. No feature or label of the dataset uses an event before the event is
-    known, which is at the label's `known_at` plus `delay_seconds`. By default, the table of events is
-    assumed to be complete until the time of its newest event. Therefore a row has no label yet if its time
-    plus `horizon_seconds` is later than the newest event. `known_until` declares that the table of events is
-    complete for longer: until a time (ISO 8601) or, with `basis`, until the newest row of the basis.
+    If `table` is set, the label is the `outcome` of the events in `table` that have the same values in the
+    columns that `on` names and become known (`known_at`) within `horizon_seconds` after the basis time. The
+    outcome is either whether there is any such event, the number of events, or an aggregate of `column`. No
+    feature or label uses an event before the event is known, at the label's `known_at` plus `delay_seconds`.
+    By default, the table of events is assumed to be complete until its newest event: a row whose time plus
+    `horizon_seconds` is later has no label yet. `known_until` declares that the table of events is complete
+    for longer: until a time (ISO 8601) or, with `basis`, until the newest row of the basis.
 
     `name` is the name of the label's column in the dataset. Rows that have no label are dropped and counted.
     """
@@ -376,7 +371,7 @@ class Split:
     0.15`). If the label of a row is known only during a later split, the row is dropped and counted, because
     training must not use information from the time of the test. Rows of the dataset at or after the time
     `until` are dropped too. Rows within `gap_seconds` before validation and before test are dropped and
-    counted. For example, a dataset has 7 days for training, a gap of 7 days, and 7 days for test.
+    counted. An example is 7 days of training, 7 days of gap and 7 days of test.
 
     With `by: random`, the splits are fractions of the rows, chosen by a hash of `seed` and of the columns
     that `on` names (default: entity and time). Later rows do not change the split of an existing row. With

@@ -133,8 +133,8 @@ def _end_orphans(snapshot: Snapshot, transaction: Transaction, run_id: str) -> N
 
 
 def _is_stray(snapshot: Snapshot, transaction: Transaction, attempt: Attempt) -> bool:
-    """Return whether the attempt belongs to no job, because its own record or the record of its pod is
-    lost."""
+    """Return whether the attempt cannot continue, because the record of its job or of its deployment is lost
+    or does not fit to the attempt."""
     job_run = transaction.get(JobRun, attempt.job_run_id)
     return (
         job_run is None
@@ -170,8 +170,8 @@ def _lost_jobs(snapshot: Snapshot, run: Run, damaged: Sequence[DamagedRecord]) -
 
 
 def _is_part(jobs: dict[str, JobRun], run: Run, name: str) -> bool:
-    """Return whether the name is the name of a part of a job, and the record of this job exists. If the
-    record of a part is lost, the whole job fails."""
+    """Return whether this is the name of a part of a job whose record still exists. If the record of a part
+    is lost, the whole job fails."""
     whole, sign, number = name.rpartition(".p")
     return bool(sign) and number.isdecimal() and f"{run.id}/{whole}" in jobs
 

@@ -22,8 +22,8 @@ def active_runs(ledger: Ledger, schedule: Schedule) -> list[Run]:
 
 
 def _active(ledger: Ledger, schedule: Schedule) -> str:
-    """Return the id of the oldest active run that the next run would overlap. Runs of backfills are not
-    considered. The result is empty if there is no such run."""
+    """Return the id of the oldest active run with which the next run of the schedule would overlap. Runs of
+    backfills are not considered. The result is empty if there is no such run."""
     active = [run for run in active_runs(ledger, schedule) if not run.chunk]
     return min(active, key=lambda run: run.order).id if active else ""
 

@@ -68,7 +68,8 @@ LOST = AttemptOutcome(state=AttemptState.LOST, cause=Cause.LOST, message="its po
 
 
 class ManifestWriteError(Exception):
-    """The manifest of a version could not be written, so the version does not exist."""
+    """This error means that the manifest of a version could not be written, so that the version does not
+    exist."""
 
 
 def runs(attempt: Attempt) -> bool:

@@ -66,7 +66,7 @@ def member_id(gang: str, rank: int) -> str:
 
 def members_of(transaction: Transaction, attempt: Attempt) -> tuple[Attempt, ...]:
     """Return all ranks of the attempt's gang in order, with the changes of the transaction. The records of
-    all ranks of a gang end at the same time."""
+    all ranks of a gang are ended in the same transaction."""
     return tuple(_members(transaction, attempt))
 
 
@@ -102,11 +102,11 @@ def note_end(
     channels: Channels, transaction: Transaction, attempt: Attempt, outcome: AttemptOutcome
 ) -> tuple[Attempt, AttemptOutcome] | None:
     """Record how a rank ended. If the rank failed, the other ranks are stopped. Ranks that only serve other
-    ranks are stopped after the last of the other ranks has ended. The function returns rank 0's attempt and
-    the outcome of the gang once all ranks have ended. The function returns None until all ranks have ended.
+    ranks are stopped after the last of the other ranks has ended. When all ranks have ended, the function
+    returns the attempt of rank 0 and the outcome of the gang. Before that, it returns None.
 
-    Ranks keep their places until all of them have ended, because otherwise another job could take some of
-    the places in which the gang may start again.
+    Ranks keep their places until all ranks have ended. Otherwise another job could take some of these
+    places, and the gang could not start again in the same places.
     """
     if attempt.outcome is not None:
         return None

@@ -37,7 +37,7 @@ def checkpoints_of(run: Run, job_run: JobRun, fingerprint: str, same: Artifact |
     Attempts share a folder only if they do the same work (the fingerprint) and never run at the same time
     (`ExclusiveTurns`). Jobs of runs without parameters and jobs of runs with parameters may run at the same
     time, so their folders differ. If the job is repeated although the version `same` exists, the job gets
-    another checkpoint folder, because the old folder may be being deleted at this time.
+    another checkpoint folder, because the deletion of the old folder may not be finished.
     """
     if not leaves_checkpoints(job_run.job):
         return ""

@@ -42,8 +42,8 @@ def with_origin(artifact: Artifact, run: Run | None, job_run: JobRun) -> Artifac
 
 
 def code_of(ledger: Ledger, artifact: Artifact) -> str:
-    """Return the code bundle of a version if its job runs code of its pipeline; otherwise return an empty
-    text, because the bundle of the run may belong to other jobs."""
+    """Return the code bundle of a version if its job runs code of its pipeline. Otherwise the result is
+    empty, because the bundle of the run belongs to other jobs."""
     if artifact.bundle:
         return artifact.bundle
     job_run = ledger.store.get(JobRun, f"{artifact.run_id}/{artifact.name.partition('/')[2]}")

@@ -64,7 +64,7 @@ def _environment_of(ledger: Ledger, clients: Clients, attempt: Attempt) -> Mappi
 
 
 def _shared(starting: Starting, order: AttemptOrder, done: Future[None]) -> None:
-    """Start the attempt after its code was copied, if the attempt still has to start."""
+    """Start the attempt after its code was copied, unless the attempt has ended in the meantime."""
     attempt = starting.ledger.snapshot.attempts.get(order.attempt_id)
     if attempt is None or attempt.state != AttemptState.PLACED or attempt.outcome is not None:
         return

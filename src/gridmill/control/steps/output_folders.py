@@ -49,7 +49,8 @@ def folders_of_parts(transaction: Transaction, job_run: JobRun) -> tuple[str, ..
 
 
 def discard_parts(discarded: list[str], transaction: Transaction, job_run: JobRun) -> None:
-    """Delete the outputs of the parts, because they were combined or are not needed."""
+    """Delete the outputs of the parts, which are not needed after they were combined or after the job has
+    failed."""
     for part in parts_of(transaction, job_run):
         if part.attempt_id is not None:
             transaction.then(partial(discarded.extend, left_behind(part, part.attempt_id)))

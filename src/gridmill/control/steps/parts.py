@@ -26,8 +26,8 @@ _MOST_TOLD = 5
 
 def cut(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> JobRun:
     """Divide a ready job into parts, and return the changed job. The returned job is RUNNING, and its parts
-    are WAITING. The job is returned unchanged if dividing it is not useful, or if another job that makes the
-    same artifact is next."""
+    are WAITING. The job is returned unchanged if it is not useful to divide it, or if another job that makes
+    the same artifact must run first."""
     snapshot = ledger.snapshot
     resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
     site = snapshot.sites.get(resource.site) if resource else None
@@ -57,8 +57,8 @@ def cut(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> JobRun:
 
 
 def _on_each(transaction: Transaction, job_run: JobRun, each: Each, site: Site) -> JobRun:
-    """Return the job with one part for every node that matches. A node whose memory is smaller than an
-    estimate still gets a part."""
+    """Return the job with one part for every node that matches. If the memory of a node is smaller than the
+    estimate for a part, the node still gets a part."""
     nodes = sorted(filter(each.matches, site.nodes), key=lambda node: node.name)
     if not nodes:
         names = ", ".join(node.name for node in site.nodes) or "none"
@@ -155,7 +155,7 @@ def _stopped(channels: Channels, transaction: Transaction, part_run: JobRun) -> 
 
 
 def stop_attempt(channels: Channels, transaction: Transaction, job_run: JobRun) -> None:
-    """Ask the attempt of the job to end, if there is an attempt. For a gang, the function asks all ranks to
+    """Ask the live attempt of the job to end, if there is one. For a gang, the function asks all ranks to
     end."""
     attempt = transaction.get(Attempt, job_run.attempt_id or "")
     if attempt is None:

@@ -222,8 +222,8 @@ def note_made(
 
 
 def restorable(catalog: Catalog, job_run: JobRun, now: Provenance) -> Artifact | None:
-    """Return the newest earlier version with the same provenance that was not removed. The result is None
-    for a source that only the job can read."""
+    """Return the newest earlier version with the same provenance that was not removed. The result is None if
+    only the job itself can find out whether its source has new data."""
     newest = catalog.newest_artifact(job_run.name)
     if newest is None or (job_run.job.sink and job_run.job.sink.source.live):
         return None
@@ -286,7 +286,7 @@ def is_declared_alike(catalog: Catalog, name: str, one: str, other: str) -> bool
 
 
 def why_restored(same: Artifact) -> str:
-    """Return the reason why a job does not execute."""
+    """Return the reason why a job is restored and does not execute."""
     return f"{SAME} {same.id}"
 
 

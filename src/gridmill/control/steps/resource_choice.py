@@ -203,8 +203,8 @@ def _moved(
 
 
 def may_flee(job_run: JobRun) -> bool:
-    """Return whether a job that is refused at its resource may use another resource. A refused job can move
-    to other resources only a limited number of times."""
+    """Return whether a job that can never run on its resource may move to another resource. A refused job
+    can move to other resources only a limited number of times."""
     return _may_move(job_run) and job_run.moves < MOST_MOVES
 
 

@@ -154,8 +154,8 @@ def find_broken(
     listings: Mapping[str, SourceListing],
     lock: AbstractContextManager[object],
 ) -> frozenset[str]:
-    """Return the versions that would be restored if they had not lost files. The files are read without the
-    node's lock."""
+    """Return the versions that would be restored but cannot be restored because files are missing. The files
+    are read without the node's lock."""
     whole, broken = set[str](), set[str]()
     while True:
         with lock:

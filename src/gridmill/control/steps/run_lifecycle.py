@@ -161,9 +161,8 @@ def _check_named(job: Job, pipeline: str) -> None:
 
 
 def _placed(ledger: Ledger, job: Job, pipeline: Pipeline) -> Job:
-    """Return the job with the site of its pipeline, unless the job names a resource. If a sink runs at home
-    only because the pipeline's site does not load sinks, the resource to which the sink is assigned is
-    used."""
+    """Return the job with the site of its pipeline, unless the job names a resource. A sink of a pipeline
+    whose site does not load sinks runs at home, or on the resource to which it is assigned."""
     snapshot = ledger.snapshot
     if job.named_resources:
         return job
@@ -240,7 +239,8 @@ def _check_sites(ledger: Ledger, pipeline: Pipeline, by_job: Mapping[str, tuple[
 
 
 def declare_resources(ledger: Ledger, transaction: Transaction, pipeline: Pipeline) -> dict[str, Resource]:
-    """Return all resources after the submission, including those of the pipeline."""
+    """Return all resources that exist after the submission, including the resources that the pipeline
+    declares."""
     for resource in pipeline.resources:
         if transaction.get(Resource, resource.name) != resource:
             transaction.put(resource)

@@ -1,5 +1,5 @@
-"""This module has the tick that advances runs: jobs that may be able to run, jobs that do not have to run,
-and runs that have ended."""
+"""This module has the tick that advances runs: it finds jobs that can run, jobs that do not have to run, and
+runs that have ended."""
 
 from collections.abc import Callable
 from functools import partial
@@ -37,7 +37,7 @@ from gridmill.scheduler.sizing import size_job
 
 
 def advance(control: Control) -> None:
-    """Check the jobs that may be able to run, and apply the end of each job to the jobs that need it."""
+    """Check the jobs that may be able to run. When a job has ended, also check the jobs that need it."""
     transaction = control.ledger.begin(control.timeline.now())
     joining = joining_now(control.ledger, control.site_states, control.timeline)
     touched: set[str] = set()
@@ -142,9 +142,9 @@ def _ready(
 ) -> JobRun:
     """Return the job after the jobs that it needs have ended. The new state is WAITING with fingerprint and
     size, or UNCHANGED, or FAILED if an input does not exist. In a scheduled run, the new state is SKIPPED if
-    an input has no rows yet, because this is normal and can last long. If a version could be restored and
-    its files are still being checked, the job is returned unchanged, and the function `again` is called
-    after the check."""
+    an input has no rows yet, because this is normal before the first data arrives. If a version could be
+    restored and its files are still being checked, the job is returned unchanged, and the function `again`
+    is called after the check."""
     now = transaction.now
     try:
         inputs = inputs_of(control.catalog, transaction, job_run)

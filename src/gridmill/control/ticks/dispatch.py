@@ -130,8 +130,8 @@ def _placed(
     name: str,
     starts: Sequence[StartJob],
 ) -> tuple[Attempt, ...]:
-    """Return the attempts of the job. The result is empty if the job needs a GPU and the free shares belong
-    to several GPUs."""
+    """Return the attempts of the job. The result is empty if the job needs shares of one GPU and the free
+    shares belong to several GPUs."""
     gpus = free_gpus(transaction, ledger, starts)
     attempts = [
         _attempt(new_token, transaction, job_run, member_id(name, rank), start, own)

@@ -46,10 +46,10 @@ def note(transaction: Transaction, deployment_id: str, pod: Pod, sight: PodRepor
 
 
 def lost_with(attempt: Attempt, sight: PodReport, now: float, *, alone: bool = True) -> AttemptOutcome:
-    """Return the outcome of an attempt whose pod has ended. If the pod ran out of memory and the attempt was
-    `alone` in it, the attempt fails for this reason. If several attempts ran in a pod that ran out of
-    memory, it is unknown which attempt used too much memory. The site's measurement of the pod replaces the
-    missing measurement of the attempt."""
+    """Return the outcome of an attempt whose pod has ended. If the pod ran out of memory and `alone` is true
+    (no other attempt was in the pod), the attempt fails because of its memory. If several attempts ran in a
+    pod that ran out of memory, it is unknown which attempt used too much memory. The site's measurement of
+    the pod replaces the missing measurement of the attempt."""
     use = MeasuredUse(wall_seconds=now - (attempt.started or attempt.placed))
     if sight.cause == Cause.MEMORY and not alone:
         message = f"the pod, which ran several jobs, ran out of memory: {sight.message}"
@@ -75,7 +75,8 @@ class SiteObservation:
 
 
 def observe(control: Control) -> None:
-    """Observe all pods with one query for each site. Ended pods are recorded, and their attempts are lost."""
+    """Observe all pods with one query for each site. Pods that have ended are recorded, and their attempts
+    are recorded as lost."""
     if control.clock.monotonic() < control.next_observe:
         return
     control.next_observe = control.clock.monotonic() + control.limits.observe_seconds

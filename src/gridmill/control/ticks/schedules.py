@@ -35,9 +35,9 @@ def start_scheduled(
     pipeline: Pipeline,
     listings: Mapping[str, SourceListing],
 ) -> Schedule | None:
-    """Start the run that is due, unless all its jobs would be unchanged. The function returns the schedule
-    with the result. The function returns None while the files of the versions that would be restored are
-    being checked."""
+    """Start the run that is due, unless all its jobs would be unchanged. The function returns the schedule,
+    changed to contain the result. The function returns None while the files of the versions that would be
+    restored are being checked."""
     standing = unchanged_jobs(
         control.catalog, control.code, control.timeline, pipeline, listings, scheduled=True
     )
@@ -120,8 +120,8 @@ def _look(
     control: Control, watch: SourceWatch, schedule: Schedule, continuous: Continuous, now: float
 ) -> float:
     """Check the sources for new files, and start a run if a block is closed. The function returns the
-    seconds until the next check; 0 while the sources are being listed. A source that only the load can read
-    is treated as new at each check."""
+    seconds until the next check; 0 while the sources are being listed. If only the load itself can find out
+    whether a source has new data, the source is treated as new at each check."""
     pipeline = scheduled_pipeline(control.ledger, schedule)
     listings = listed(
         control.storage,

@@ -162,7 +162,7 @@ class ArchiveUseCases(UseCases):
 
     def _latest(self, project: ArchiveContents) -> Iterator[Latest]:
         """Return the latest version of each name that has no latest version in this grid. Every later run of
-        this grid replaces the restored version as the latest."""
+        this grid replaces the restored version as the latest version."""
         for one in project.latest:
             if find_latest(self._ledger, one.name) is None:
                 yield replace(one, order=0)

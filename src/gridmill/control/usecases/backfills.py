@@ -106,8 +106,8 @@ class BackfillUseCases(UseCases):
         return result
 
     def _put_chunks(self, transaction: Transaction, backfill: Backfill, chunks: Sequence[Chunk]) -> None:
-        """Store the chunks as they are declared now, so that they run. Chunks that are done or running are
-        left out."""
+        """Store the chunks of the range as they are declared now, so that runs are started for them. Chunks
+        that are done or running are left out."""
         existing, runs = (
             all_chunks(self._ledger, backfill.name),
             runs_of(self._ledger, backfill.name),

@@ -64,7 +64,8 @@ class UseCases:
     def _following(
         self, kind: type[N], order: Order, after: Mark | None, parent: str | None
     ) -> Iterator[tuple[Mark, N]]:
-        """Return records with their positions in the order, read from the store lazily."""
+        """Yield records with their positions in the order. The records are read from the store only when
+        they are needed."""
         limit = _FIRST_READ
         while True:
             rows = self._ledger.store.page(kind, order=order, after=after, limit=limit, parent=parent)

@@ -36,14 +36,13 @@ follows the version with this id."""
 
 
 def next_of(version: str) -> str:
-    """Return the key under which the expected missing bytes of the next version are stored, which will
-    follow this version."""
+    """Return the key for the expected missing bytes of the version that will be made after this version."""
     return f"{version}, the next"
 
 
 def predecessors(catalog: Catalog, versions: Mapping[str, Sequence[Artifact]]) -> Mapping[str, Artifact]:
-    """Return the version before each of these versions, by the id of the later version. Versions without an
-    earlier version are left out."""
+    """Return for each of these versions the version before it, by the id of the later version. Versions
+    without an earlier version are left out."""
     found: dict[str, Artifact] = {}
     for one in {one.id: one for some in versions.values() for one in some}.values():
         if one.number > 1 and one.kind != ArtifactKind.SINK:
