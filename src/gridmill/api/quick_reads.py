@@ -160,7 +160,7 @@ class _Commits:
     def note(self) -> None:
         """Report a commit. This method may be called from any thread."""
         if self._next is not None:
-            with suppress(RuntimeError):  # the server has stopped and closed its loop
+            with suppress(RuntimeError):  # raised if the server has stopped and closed its loop
                 self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:

@@ -297,7 +297,8 @@ def _exit_if_unwanted(watch: OwnerWatch, interrupts: InterruptHandler) -> None:
 def read_cpus(given: float | None, has: int) -> int | None:
     """Return the number of CPUs to lend. Raises InputError if the machine has fewer CPUs, and for fractions,
     because Ray counts only whole CPUs."""
-    if given is not None and not (given <= has and given == int(given)):  # this form also refuses NaN
+    # written as a negation, because NaN fails every comparison and has to be refused too
+    if given is not None and not (given <= has and given == int(given)):
         raise InputError(
             f"--cpus {given:g} cannot be lent: this machine has {show_count(has, 'CPU')}",
             hint="Pass a whole number of CPUs. Without --cpus, all CPUs are lent.",

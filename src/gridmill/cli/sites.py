@@ -194,7 +194,7 @@ def nodes(context: typer.Context, json: Json = False) -> None:
 
 def _node_row(view: NodeView) -> tuple[object, ...]:
     look = view.utilization
-    # an owner may want more than the machine has: the share is at most 100 %
+    # an owner may want more CPUs than the machine has, but the share must be at most 100 %
     owners_cpus = min(look.owner_cpus, look.busy_cpus) if look else 0.0
     busy, owners = (f"{look.busy_cpus:.1f}", f"{owners_cpus:.1f}") if look else ("?", "?")
     gpus = _gpu_words(look) if look else []

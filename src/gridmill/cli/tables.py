@@ -83,7 +83,7 @@ class FittedTable:
         for at, column in zip(shown, made.columns, strict=True):
             more = max(0, min(self._whole(at) - self._needed(at), spare))
             spare -= more
-            # Rich narrows only these columns if the table is too wide
+            # no width, because Rich narrows only columns without a width if the table is too wide
             squeezed = crowded and self._head[at] in self._folded
             column.no_wrap, column.width = False, None if squeezed else self._needed(at) + more
         for row in self._rows:

@@ -248,7 +248,7 @@ class Ledger:
         """Apply a transaction to the records in memory. The next `flush` writes the transaction to the
         store."""
         if transaction.deletes and self._staged is not None:
-            self.flush()  # deletes compare with the versions in the store
+            self.flush()  # flushed first, because deletes compare with the versions in the store
         if self._staged is None:
             self._staged, self._stager = Transaction(self, transaction.now), get_ident()
         self._staged.join(transaction)
@@ -259,7 +259,7 @@ class Ledger:
             over = self._ended_with(*key) if _is_over(noun) else ()
             if isinstance(noun, Latest | Provenance):
                 self._remember(key, noun)
-            # a committed measurement cannot be removed from the history
+            # left out, because a committed measurement cannot be removed from the history
             if not isinstance(noun, Measurement):
                 self.snapshot.put(noun)
             for old in over:

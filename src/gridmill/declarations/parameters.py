@@ -281,7 +281,8 @@ class _Substitution:
         for number, item in enumerate(value):
             filled, line = self.fill(item, (*path, number), words), value.lines.get(number, value.line)
             several = filled if isinstance(filled, YamlList) and not isinstance(item, YamlList) else [filled]
-            for one in several:  # a reference to a list within a list of texts adds its items
+            # several items, because a reference to a list within a list of texts adds all items of that list
+            for one in several:
                 items.lines[len(items)] = line
                 items.append(one)
         return items
@@ -362,7 +363,8 @@ class _Substitution:
         if match[0].endswith("}") and self._is_known(body, words):
             return self._find(body, path, words)
         if body.startswith("env:") and path[2:4] in _READ_BY_JOB and path[-1] != "query":
-            return None  # the value is read where the job runs, and stored nowhere
+            # not filled in here, because the value is read where the job runs and must be stored nowhere
+            return None
         if body.startswith("env:"):
             message = (
                 f"`{match[0]}`: environment variables cannot be used here; declare a parameter "

@@ -296,7 +296,8 @@ class _ShellScanner:
             self._push(_QuoteState.PARENTHESES)
         else:
             self._take()
-            if self._cases[-1]:  # this parenthesis ends the pattern of a `case`, after which a command begins
+            # this parenthesis ends the pattern of a `case`, so that the next word is a command
+            if self._cases[-1]:
                 self._word_begins = self._command_begins = True
             elif self.at in (_QuoteState.SUBSTITUTION, _QuoteState.PARENTHESES):
                 self._pop()

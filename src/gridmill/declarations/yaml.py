@@ -33,7 +33,7 @@ class _PythonParser(Reader, Scanner, Parser):
         Parser.__init__(self)
 
 
-# the parser of libyaml is ten times faster
+# used if it exists, because the parser of libyaml is ten times faster
 _Events: Any = getattr(getattr(yaml, "cyaml", None), "CParser", _PythonParser)
 
 
@@ -105,7 +105,8 @@ def syntax_problem(text: str, error: yaml.YAMLError) -> Problem:
     """Returns the problem for a syntax error, with its place and its most common cause."""
     mark = getattr(error, "problem_mark", None)
     what = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable text"
-    if "end of stream" in what:  # the cause is the bracket or quote that is not closed
+    # points at the bracket or quote that is not closed, because that is the cause
+    if "end of stream" in what:
         mark = getattr(error, "context_mark", None) or mark
     line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
     lines = text.split("\n")

@@ -171,7 +171,7 @@ def _plain_field(text: str, name: str, least: int, most: int, names: tuple[str, 
 def _plain_term(term: str, name: str, least: int, most: int, names: tuple[str, ...]) -> str:
     match = _TERM.fullmatch(term)
     if match is None or (match[1] is None and match[4] is None):
-        return term  # not a range and without a step: one value, `*`, `L`, or `5#2`
+        return term  # unchanged, because the library reads single values, `*`, `L` and `5#2` correctly
     step = int(match[4] or 1)
     if not 1 <= step <= most - least + 1:
         raise CronSimError(f"Bad {name}: a step of {step} is not between 1 and {most - least + 1}")

@@ -37,7 +37,7 @@ def dataclass(
 
 
 def _made(cls: type[T], *, frozen: bool, slots: bool, kw_only: bool) -> type[T]:
-    # Python itself sets `__hash__` to None in a class that defines `__eq__`
+    # not the class's own, because Python sets `__hash__` to None in a class that defines `__eq__`
     own = {name for name, value in vars(cls).items() if (name, value) != ("__hash__", None)}
     # saves time: without a docstring, `dataclass` computes the signature of the class
     cls.__doc__ = cls.__doc__ or cls.__name__

@@ -90,7 +90,7 @@ def holes_of(text: str, *, backslashes: bool = False) -> Iterator[str | Placehol
     before, position = "", 0
     while position < len(text):
         match = _TOKENS[backslashes].match(text, position)
-        assert match is not None  # the group `other` of the pattern matches any character
+        assert match is not None  # never None, because the group `other` of the pattern matches any character
         position = match.end()
         kind, token = match.lastgroup or "", match[0]
         if kind == "escape":

@@ -138,7 +138,7 @@ class TickLoop:
     def _save_last_contacts(self) -> None:
         now = self._farm.now()
         for name, moment in tuple(self._farm.last_contacts.items()):
-            # if the clock was set back, leases do not become longer
+            # at most the present time, so that leases do not become longer if the clock was set back
             self._farm.last_contacts[name] = min(moment, now)
         if now - self._contacts_saved >= _NOTE_SECONDS or now < self._contacts_saved:
             self._contacts_saved = now
@@ -472,7 +472,8 @@ def _why_one_user(settings: Settings, place: Site) -> str:
         passed.chmod(PASS)  # users of tenants have to pass through these folders, but must not list them
     why = why_one_user(tenants)
     if not why:
-        os.setgroups([])  # work for tenants is done without the supplementary groups of this process
+        # work for tenants must not have the rights of the supplementary groups of this process
+        os.setgroups([])
     return why
 
 

@@ -37,7 +37,7 @@ class Session:
     def wake(self) -> None:
         """Wakes the task that reads this session, because a new message may have arrived."""
         if self._loop is not None and self._event is not None:
-            with suppress(RuntimeError):  # the loop of its server has ended
+            with suppress(RuntimeError):  # raised if the loop of the server has ended
                 self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self) -> None:
@@ -151,7 +151,8 @@ class Relay:
             for channel, message in messages:
                 if isinstance(message, Start) and channel in self._passed:
                     self._started(self._passed[channel], message.order)
-            if sequence is not None:  # a note can be repeated, a forwarded line cannot
+            # counted, because a forwarded line must not be repeated, while a note may be
+            if sequence is not None:
                 session.sequence = sequence
             for channel, message in messages:
                 self._pass_on(channel, message)

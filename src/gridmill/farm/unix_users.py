@@ -148,7 +148,8 @@ def end_processes(user: int | None, patience_seconds: float = PATIENCE_SECONDS) 
     while True:
         for pid in living(user):
             _end(pid, user)
-        _end_all(user)  # even if no process was seen: one that forks and exits again and again can be missed
+        # even if no process was seen, because a process that forks and exits again and again can be missed
+        _end_all(user)
         if not living(user):
             return
         if time.monotonic() > until:
@@ -233,7 +234,8 @@ def _become(user: int) -> None:
     libc = _libc()
     libc.setfsgid(user)
     libc.setfsuid(user)
-    if libc.setfsuid(user) != user:  # setfsuid returns the previous id and reports no errors
+    # checked with a second call, because setfsuid returns the previous id and reports no errors
+    if libc.setfsuid(user) != user:
         raise UnavailableError(f"cannot read and write files as user {user}")
     _thread.user = user
 

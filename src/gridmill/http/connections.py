@@ -222,7 +222,7 @@ class Acceptor:
         for _ in range(_AT_ONCE):
             try:
                 client, peer = self._listener.accept()
-            # no more clients, the client left again, or no descriptor is free (the sweep closes some)
+            # no client waits, the client has left, or no descriptor is free, of which the sweep closes some
             except OSError:
                 return
             address = _address_of(client.family, peer)
@@ -246,7 +246,7 @@ class Acceptor:
             await self._loop.connect_accepted_socket(
                 lambda: connection, client, ssl=self._tls, ssl_handshake_timeout=seconds
             )
-        except (OSError, asyncio.CancelledError):  # the handshake failed or did not end in time
+        except (OSError, asyncio.CancelledError):  # raised if the handshake failed or did not end in time
             self.release(connection, address)
             with suppress(OSError):
                 client.close()

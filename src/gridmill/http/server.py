@@ -17,7 +17,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError, UnavailableError
 from gridmill.http.connections import Acceptor, Limits, within_descriptors
 
-_ALIVE = (  # detects a lost peer within 20 s, also on an idle connection
+_ALIVE = (  # so that a lost peer is detected within 20 s, also on an idle connection
     ("SO_KEEPALIVE", socket.SOL_SOCKET, 1),
     ("TCP_KEEPIDLE", socket.IPPROTO_TCP, 5),
     ("TCP_KEEPINTVL", socket.IPPROTO_TCP, 5),

@@ -40,7 +40,7 @@ def best_threshold(truth: Integers, probabilities: Floats) -> float:
     right = np.bincount(place, weights=positive, minlength=len(scores))[::-1].cumsum()
     predicted_count = np.bincount(place, minlength=len(scores))[::-1].cumsum()
     f1 = 2 * right / (predicted_count + np.count_nonzero(positive))
-    # of several maxima the last one, which has the highest threshold
+    # of several maxima the last, because it has the highest threshold
     best = len(scores) - 1 - int(f1.argmax())
     below = scores[best - 1] if best else 0.0
     return float((scores[best] + below) / 2)

@@ -300,7 +300,7 @@ class EnsemblePredictor:
 
     def predict(self, inputs: Floats) -> Floats:
         """See Predictor."""
-        # the graphs of older members do not replace infinity
+        # replaced here, because the graphs of older members do not replace infinity
         inputs = np.where(np.isinf(inputs), np.nan, inputs)
         votes = _vote if self.card.vote else np.asarray
         answers = [votes(self.answer(member, inputs)) for member in self.members]

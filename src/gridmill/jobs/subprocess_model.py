@@ -60,7 +60,7 @@ class CodePredictor:
                     *(str(writing), str(folder), str(folder / self.card.predict)),
                 ],
                 stdin=subprocess.PIPE,
-                stdout=2,  # sys.stderr has no descriptor in a notebook
+                stdout=2,  # the descriptor itself, because sys.stderr has no descriptor in a notebook
                 pass_fds=(writing,),
                 cwd=folder,
                 text=True,

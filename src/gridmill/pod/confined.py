@@ -238,7 +238,7 @@ def probe(user: int) -> Isolation:
         grouped, groups_problem = -1, "no control groups for memory, processes and CPUs"
         if planned:
             grouped, groups_problem = _tried(replace(alone, namespaces=False), _joins_own)
-        # only once: separating files cannot be undone
+        # tried only once, because separating files cannot be undone
         separated, files_problem = _tried(replace(alone, groups=False), _looks_around)
     version = "v2" if planned and planned[-1].folder.name == "agent" else "v1"
     return Isolation(

@@ -58,7 +58,8 @@ class EmptyFolders:
         kept = free.pop()
         try:
             os.rename(kept, path)
-        except OSError:  # the folder is on another file system, or another process has made it
+        # renaming fails if the folder is on another file system, or if another process has made it
+        except OSError:
             _remove(kept)
             os.mkdir(path, mode)
 

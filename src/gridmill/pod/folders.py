@@ -66,7 +66,7 @@ def create_attempt_folder(folder: Path, order: AttemptOrder, empties: EmptyFolde
         empties.make(f"{folder}/work/tmp", INNER)
         empties.make(f"{folder}/work/{CODE}", INNER)
         _make_no_files(order, folder / "work", empties)
-        # the attempt's process tries again and reports the error
+        # no error here, because the attempt's process tries again and reports the error
         with contextlib.suppress(OSError, GridmillError):
             create_output(order, empties)
 
@@ -99,7 +99,7 @@ def existing_output(order: AttemptOrder) -> Path | None:
     An existing output folder belongs to another attempt that had the same id in a record store which was
     lost. The ranks of a gang share their output folder.
     """
-    with contextlib.suppress(GridmillError):  # the attempt's process reports the error
+    with contextlib.suppress(GridmillError):  # no error here, because the attempt's process reports the error
         folder = below(order.root, order.output_uri)
         return folder if order.gang is None and os.path.lexists(folder) else None
     return None

@@ -29,7 +29,8 @@ EVENTS_FD = 3
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_FIRST_TO_GO = b"500"  # if the machine runs out of memory, the kernel ends jobs before pods and control nodes
+# so that the kernel ends jobs before pods and control nodes if the machine runs out of memory
+_FIRST_TO_GO = b"500"
 _RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
 _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 

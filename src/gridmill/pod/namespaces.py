@@ -73,7 +73,7 @@ def separate_files(
     sources = [
         (os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW), place) for source, place in private
     ]
-    os.umask(0o066)  # folders on the way to others can be passed but not listed
+    os.umask(0o066)  # so that folders on the way to other folders can be passed but not listed
     for descriptor, place in sources:
         _bind(descriptor, place, writable=True)
     for descriptor, folder, free in opened:

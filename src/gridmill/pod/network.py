@@ -49,7 +49,7 @@ def interface_of(address: str) -> str:
 
 
 def _has(probe: socket.socket, interface: str, wanted: bytes) -> bool:
-    with contextlib.suppress(OSError):  # the call fails for an interface that has no address
+    with contextlib.suppress(OSError):  # raised for an interface that has no address
         interface_name = interface.encode().ljust(_IFREQ_BYTES, b"\0")
         return fcntl.ioctl(probe, _SIOCGIFADDR, interface_name)[_ADDRESS] == wanted
     return False

@@ -174,7 +174,8 @@ def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
         for entry in found:
             if entry.is_dir(follow_symlinks=False):
                 yield from _entries(Path(entry.path))
-            elif not entry.name.startswith(_DRAFT):  # this entry is a copy that another rank is still writing
+            # left out, because this entry is a copy that another rank is still writing
+            elif not entry.name.startswith(_DRAFT):
                 yield entry
 
 

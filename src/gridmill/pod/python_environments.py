@@ -99,7 +99,7 @@ def private_copy(source: Path, target: Path) -> None:
 def _copy(source: str, target: str) -> None:
     if clone(source, target):
         shutil.copystat(source, target)
-    else:  # a file system without clones, or two places on different file systems
+    else:  # cloning fails if the file system cannot clone, or between two file systems
         shutil.copy2(source, target)
 
 

@@ -119,7 +119,7 @@ class Supervisor:
         except FileExistsError:
             self._refuse(order, Cause.INTERNAL, f"attempt {attempt_id} was started before")
         except OSError as error:
-            # the disk may get space, so a retry can succeed
+            # a full disk may get space, so that a retry can succeed
             state = AttemptState.LOST if error.errno in FULL else AttemptState.FAILED
             self._refuse(order, Cause.STORAGE, f"the attempt could not be prepared: {error}", state)
         else:

@@ -256,7 +256,7 @@ def remove_groups(folders: Iterable[str]) -> bool:
     for folder in folders:
         for above in list(Path(folder).parents)[:3]:
             if above.name.startswith(("gridmill-farm-", "user-")):
-                with suppress(OSError):  # another pod still uses the folder
+                with suppress(OSError):  # fails if another pod still uses the folder
                     above.rmdir()
     return all(gone)
 

@@ -64,7 +64,7 @@ def ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> li
     power = 10.0 ** _exponent(rough)
     step = next((power * factor for factor in (1, 2, 5, 10) if power * factor >= rough), 10 * power)
     if low + step == low or high + step == high:
-        return [low]  # the step is too small for floating-point numbers
+        return [low]  # one tick, because the step is too small for floating-point numbers
     first = -(-low // step) * step
     return [first + step * index for index in range(int((high - first) / step + 1e-9) + 1)]
 

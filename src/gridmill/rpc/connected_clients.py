@@ -210,7 +210,8 @@ class Attendance:
                 if not self._attended.is_over(run):
                     self._attended.stop(run)
                     continue
-            except GridmillError as error:  # the store cannot record the stop at the moment
+            # tried again later, because the store cannot record the stop at the moment
+            except GridmillError as error:
                 self._warn(f"run {run} is not stopped yet, although its client has ended: {explained(error)}")
                 continue
             with self._changed:

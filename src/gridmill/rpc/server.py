@@ -97,8 +97,7 @@ class CallServer:
                 parts = receive_frame(sock, REQUEST_BYTES)
                 if parts is not None:
                     self._greet(sock, decode(parts[0], Hello))
-            # the control node ends, or the caller is not a client of Gridmill: a client looks for the next
-            # node
+            # only logged, because a client of Gridmill looks for the next node when this control node ends
             except GridmillError as error:
                 _LOG.info("a client is refused: %s", error)
         self._connections.discard(sock)
@@ -136,7 +135,7 @@ class CallServer:
             raise
         self._attendance.leave(client, stays if said_bye else lambda: None)
         with contextlib.suppress(OSError):
-            # waits until the client closes its end; this end closes with the process
+            # waits until the client closes its end, because this end closes only with the process
             while said_bye and sock.recv(1):
                 continue
 

@@ -274,7 +274,7 @@ class DraftPlan:
             memory_bytes, gpus, cpus = group.demand[:3]
             deployment_id, share = shares[pod_id]
             given = (job_run_id, deployment_id, pod_id, cpus or share, memory_bytes, gpus)
-            # twice as fast as the constructor, for up to 100,000 jobs
+            # without the constructor, because this is twice as fast and a plan may start 100,000 jobs
             starts.append(tuple.__new__(StartJob, given))
         return tuple(starts)
 

@@ -205,7 +205,8 @@ def places_ever(snapshot: Snapshot, resource: Resource, demand: Demand) -> int |
         return None
     nodes = [*_nodes_of(site, resource), *_nodes_of(site, resource, away=True)]
     counts = [_places_on(node.capacity, resource, demand, site.kind) for node in nodes]
-    further = max(counts, key=sum, default=[])  # nodes that were never seen count as copies of the best node
+    # nodes that were never seen count as copies of the best node, because their sizes are unknown
+    further = max(counts, key=sum, default=[])
     counts += [further] * (site.most_nodes - len(site.nodes) - len(site.away))
     places = sorted((count for each in counts for count in each), reverse=True)
     return sum(places[: resource.workers])

@@ -203,7 +203,8 @@ class WaitForecasts:
         None if these seconds cannot be estimated."""
         most = self._places(resource, demand) + self._places(resource, demand, coming=True)
         key = (resource, most, demand._replace(memory_bytes=1 << demand.memory_bytes.bit_length()))
-        if key not in self._behind:  # memory decides the number of places and counts against a quota
+        # part of the key, because memory decides the number of places and counts against a quota
+        if key not in self._behind:
             self._behind[key] = self._simulate_behind(resource, most, demand)
         return self._behind[key]
 

@@ -167,7 +167,7 @@ def _files(what: str, before: Mapping[str, str], now: Mapping[str, str]) -> Iter
         "was deleted": [name for name in before if name not in now],
     }
     for verb, names in verbs.items():
-        # if there are very many files, only their folders are recorded
+        # a folder: if there are very many files, only their folders are recorded
         if len(names) == 1 and names[0].endswith("/"):
             yield f"{what}s in {names[0]} changed"
         elif len(names) == 1:

@@ -135,7 +135,7 @@ class ProcessSite:
 
     def prepare(self) -> None:
         """Starts a process that imports all modules of a pod. The started process becomes the first pod."""
-        # a confined pod cannot be made of a process of this user
+        # not for another user, because a confined pod cannot be made of a process of this user
         if self._ahead is None and self._user is None:
             self._ahead = start_ahead(self._environment())
 

@@ -287,7 +287,7 @@ def _link_inside(folder: Path, path: Path) -> str:
     the folder."""
     try:
         target = path.resolve()
-        if target.is_symlink():  # Python 3.13 and later raise no error for a loop
+        if target.is_symlink():  # checked here, because Python 3.13 and later raise no error for a loop
             raise RuntimeError("symlink loop")
     except (OSError, RuntimeError) as error:
         raise InputError("this link points to itself", place=str(path), hint=_LEAVE_OUT) from error
@@ -317,7 +317,8 @@ def _contents(entries: Sequence[_BundleEntry], hashes: Path | None) -> dict[str,
     cache = HashCache(hashes)
     cache.open(WHOLE)
     result = {entry.name: _content_of(entry, cache) for entry in entries}
-    with suppress(StorageError):  # without the cache, the files are read again the next time
+    # no error, because without the cache the files are only read again the next time
+    with suppress(StorageError):
         cache.save()
     return result
 

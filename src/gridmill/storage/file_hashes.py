@@ -66,7 +66,8 @@ class SourceHashes:
         with lock:
             cache.again()
             result = tuple(replace(file, content=_content(cache, file)) for file in files)
-            with suppress(StorageError):  # without the cache, the files are read again the next time
+            # no error, because without the cache the files are only read again the next time
+            with suppress(StorageError):
                 cache.save()
         return result
 
@@ -154,7 +155,7 @@ def read_listing(bundle: Path) -> tuple[CodeFile, ...]:
     if not bundle.exists():
         raise StorageError(f"the code bundle {bundle.name[:12]} is not on this machine")
     result = tuple(sorted(_read(bundle), key=lambda file: file.name))
-    with suppress(StorageError):  # the list is made again the next time
+    with suppress(StorageError):  # no error, because the list is only made again the next time
         write_listing(bundle, result)
     return result
 

@@ -11,7 +11,8 @@ def make_home(home: Path) -> None:
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         if home.stat().st_uid == os.geteuid():
-            home.chmod(0o700)  # also if the folder existed before
+            # also set for a folder that existed before, because other users may have had access
+            home.chmod(0o700)
     except OSError as error:
         raise StorageError(
             f"{home} cannot be made: {error.strerror}",

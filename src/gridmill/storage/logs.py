@@ -78,7 +78,8 @@ class LogFiles:
             self._grow(more)
             self._unchecked += more
             if writer.waiting > _MOST_WAITING:
-                with suppress(OSError):  # a full disk: the next append fails and reports it
+                # no error on a full disk, because the next append fails and reports it
+                with suppress(OSError):
                     self._seal(run_id)
             elif writer.waiting or self._unchecked >= self._chunk_bytes:
                 self._unchecked = 0
@@ -88,7 +89,7 @@ class LogFiles:
         if (known := self._known_writer(run_id)) is not None:
             return known
         files = files_of_run(self.folder, run_id)
-        with self._sealing:  # dropping logs writes to the disk too
+        with self._sealing:  # held, because dropping logs writes to the disk too
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 writer = self._open_writer(files)
@@ -145,7 +146,7 @@ class LogFiles:
                     del self._due[run_id]
             if run_id is None:
                 return
-            with suppress(OSError):  # a full disk: the chunk stays and is sealed later
+            with suppress(OSError):  # no error on a full disk, because the chunk stays and is sealed later
                 self._seal(run_id)
                 self._keep_home_limit()
 

@@ -91,7 +91,8 @@ def next_number(root: Path, name: str, number: int, attempt_id: str, *, first: b
         there = decode(below(root, manifest_uri(name, highest)).read_bytes(), VersionManifest).version
     except (OSError, InputError):
         return highest + 1
-    if there.attempt_id == attempt_id:  # an earlier commit of the same version failed
+    # the number is used again, because an earlier commit of the same version failed
+    if there.attempt_id == attempt_id:
         return highest
     output = there.output.uri
     unmade = highest == number and output and not os.path.lexists(below(root, output))
@@ -133,7 +134,8 @@ def note_move(root: Path, move: AliasMove) -> None:
         descriptor = _open_to_append(path)
         try:
             os.write(descriptor, encode(move) + b"\n")  # one write, so that a line is complete or missing
-            if move.alias != LATEST:  # moves that users made; the latest version is known from the runs
+            # only moves that users made are synced, because the latest version is known from the runs
+            if move.alias != LATEST:
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -409,7 +409,7 @@ class StorageRoot:
         """Returns whether the code bundle with this hash exists."""
         path = self._bundle_path(bundle)
         try:
-            os.utime(path)  # mark the bundle as used now: garbage collection goes by its time
+            os.utime(path)  # marked as used now, because garbage collection goes by this time
         except OSError:
             return False
         return True
@@ -456,6 +456,6 @@ def _remove(path_to_remove: Path) -> None:
     except FileNotFoundError:
         return
     while path.is_dir() and not path.is_symlink():
-        with suppress(FileNotFoundError):  # another process deletes it too: continue with the rest
+        with suppress(FileNotFoundError):  # no error, because another process may delete the folder too
             rmtree(path)
     path.unlink(missing_ok=True)

@@ -148,7 +148,8 @@ def translated(dialect: Dialect) -> Iterator[None]:
 def _explained(dialect: Dialect, error: Exception) -> StorageError:
     code = str(getattr(error, "sqlite_errorname", None) or getattr(error, "sqlstate", None) or "")
     if code.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN")) and _is_full(dialect.place):
-        code = "SQLITE_FULL"  # SQLite reports other errors if its log does not fit on the disk
+        # SQLite reports other errors if its log does not fit on the disk, but the cause is the full disk
+        code = "SQLITE_FULL"
     for prefixes, what, hint in _CAUSES:
         if code.startswith(prefixes):
             return StorageError(f"the store cannot be used: {what} ({error})", hint=hint, place=dialect.place)
@@ -206,7 +207,8 @@ class Connections:
 
     def _open_writer(self) -> Connection:
         writer = self._dialect.open()
-        self._dialect.lenient(writer)  # a writer reads damaged records before it moves them to another table
+        # a writer has to read damaged records before it moves them to another table
+        self._dialect.lenient(writer)
         return writer
 
     def writer(self) -> Connection:

@@ -18,8 +18,9 @@ _OWNER = (
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 _END = "SELECT pg_terminate_backend(%(pid)s)"
-_TRIES = 3  # the lock can be released between the attempt to take it and the query for its owner
-_LONGEST_NAME = 63  # the server stores this many bytes of the application name
+# several, because the lock can be released between the attempt to take it and the query for its owner
+_TRIES = 3
+_LONGEST_NAME = 63  # PostgreSQL cuts the application name to this many bytes
 
 
 class StoreLock:
@@ -82,7 +83,7 @@ class StoreLock:
         for other, pid in cursor.fetchall():
             if other != name:
                 raise self._in_use(other or "unknown")
-            # An old session of this owner, whose loss the server has not noticed yet.
+            # ended, because it is an old session of this owner, whose loss the server has not noticed yet
             cursor.execute(_END, {"pid": pid})
             raise StoreLostError(
                 "the database server still holds the lock for a lost connection", place=self._dialect.place

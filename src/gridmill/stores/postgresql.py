@@ -45,7 +45,7 @@ def at(url: str) -> Dialect:
         toolkit="postgresql+psycopg",
         failures=driver.Error,
         broken_rule=driver.IntegrityError,
-        lenient=lambda connection: None,  # the server validates texts and pages itself
+        lenient=lambda connection: None,  # nothing to do, because the server validates texts and pages itself
         examine="",
         space=_space,
         release=_release,

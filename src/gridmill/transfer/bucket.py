@@ -40,7 +40,7 @@ _TRIED = re.compile(
 """Matches the description of the request that obstore writes before the result in an error message."""
 _REFUSAL = re.compile(r"<Code>(?P<code>\w+)</Code>(.*<Message>(?P<told>[^<]+)</Message>)?", re.DOTALL)
 _SKEWED = "RequestTimeTooSkewed"
-_S3 = {"disable_bulk_delete": "true"}  # some servers with the S3 protocol do not support it
+_S3 = {"disable_bulk_delete": "true"}  # some servers with the S3 protocol do not support bulk deletes
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _READING = {"timeout": timedelta(seconds=900), "read_timeout": timedelta(seconds=30)}
 """The timeouts of reads. Reading an object may take up to 15 minutes if bytes arrive at least every 30

@@ -174,7 +174,8 @@ CHUNK_BYTES = 4 << 20
 Smaller chunks need more requests and disk syncs, and larger chunks transfer more data. If 1 % is appended to
 a file of 256 MB, on average 2 % is transferred with chunks of 4 MiB, and 3 % with chunks of 8 MiB.
 """
-_READ_BYTES = _SMALL_BYTES = 1 << 18  # stays in the processor's cache until it is hashed
+# small, so that the bytes stay in the processor's cache until they are hashed
+_READ_BYTES = _SMALL_BYTES = 1 << 18
 _TOGETHER = 256
 """The number of small files that a thread reads in one turn."""
 
@@ -223,7 +224,8 @@ def _manifest(
         raise StorageError(f"cannot be read: {error.strerror}", place=str(error.filename or root)) from error
     for file in unknown:
         cache.keep(file.path, file.stat, cached[file.path] or ())
-    with suppress(StorageError):  # entries that cannot be stored are hashed again
+    # no error, because files whose hashes cannot be stored are only hashed again
+    with suppress(StorageError):
         cache.save()
     entries = (
         FileEntry(path=file.path, size_bytes=file.stat.st_size, chunks=cached[file.path] or ())

@@ -373,7 +373,7 @@ class _RunningTransfer:
             self._slow_down(max(0, size_bytes))
             self._last_success = time.monotonic()
             self._progress.moved(size_bytes)
-            with self._lock:  # several threads may call this at the same time
+            with self._lock:  # locked, because several threads may call this at the same time
                 moved_bytes += size_bytes
 
         try:

@@ -172,7 +172,8 @@ class LargeFiles:
 
     def holders(self, chunk: str) -> list[str]:
         """Returns the files in which the chunk has arrived."""
-        if chunk not in self._holders:  # the usual case: for many small chunks each lock costs time
+        # the usual case is checked without the lock, because for many small chunks each lock costs time
+        if chunk not in self._holders:
             return []
         with self._changed:
             return [file.name for file in self._holders_of(chunk) if file.place(chunk) is not None]
@@ -316,7 +317,7 @@ class LargeFiles:
             data = self._path(file).open("rb", buffering=0)
         with data:
             if file.whole and os.fstat(data.fileno()).st_mtime_ns != SEALED_NS:
-                return None  # the time shows that another program changed the file
+                return None  # not read, because the time shows that another program changed the file
             offset, size = file.layout.range_of(at)
             return os.pread(data.fileno(), size, offset)
 

@@ -15,7 +15,7 @@ LARGEST_CHUNK_BYTES = 64 << 20
 """Chunks larger than this number of bytes are refused from any sender."""
 User = tuple[int, int]
 """The user id and the group id of a Unix user."""
-_LONGEST_PATH, _LONGEST_NAME = 4000, 255  # the limits of Linux, in bytes
+_LONGEST_PATH, _LONGEST_NAME = 4000, 255  # Linux refuses longer paths and names, which are measured in bytes
 _HASH = re.compile("[0-9a-f]{64}")
 # matches an empty name, `.`, `..`, and characters that no valid name has
 _LEADS_ELSEWHERE = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\\\0]")

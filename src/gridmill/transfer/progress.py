@@ -88,7 +88,7 @@ class TransferProgress:
         """Adds bytes that are in flight. A negative number removes bytes."""
         with self._lock:
             self._under_way += size_bytes
-            if size_bytes < 0:  # bytes that are sent again never count for the rate
+            if size_bytes < 0:  # measured anew, because bytes that are sent again must not count for the rate
                 self._marks.clear()
             elif self._clock() - self._trouble_since >= _TROUBLE_SECONDS:
                 self._trouble = ""
@@ -116,7 +116,7 @@ class TransferProgress:
         """The present state."""
         with self._lock:
             now, lacked = self._clock(), self._total - self._present
-            # for small chunks the protocol bytes count too
+            # at most the missing bytes, because for small chunks the bytes of the protocol count too
             carried = min(lacked, self._transferred + self._under_way)
             while len(self._marks) > 1 and now - self._marks[1][0] >= LATELY_SECONDS:
                 self._marks.popleft()

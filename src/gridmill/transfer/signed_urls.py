@@ -221,7 +221,7 @@ def _opened(request: urllib.request.Request, allowed: Container[str]) -> Iterato
         with _opener(allowed).open(request, timeout=SILENCE_SECONDS) as answer:
             yield answer
     except HTTPError as error:
-        # the text of the error contains the whole URL with its signature
+        # without the cause, because its text contains the whole URL with the signature
         raise refusal(error, request.get_method(), place) from None
     except URLError as error:
         raise UnavailableError(f"the bucket does not answer: {_why(error.reason)}", place=place) from None

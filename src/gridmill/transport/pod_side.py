@@ -167,7 +167,7 @@ def make_unix(address: str) -> PodLink:
     """Makes the link to a control node that listens at the path `address`."""
 
     def dial() -> Generator[Waiting, None, Wire]:
-        yield from ()  # a local connection opens at once or never
+        yield from ()  # never waits, because a local connection opens at once or never
         return SocketWire(unix.dial(Path(address)))
 
     return StreamLink(dial)

@@ -204,7 +204,8 @@ class EventLoop:
                 wire = accept(listener)
             except (BlockingIOError, ConnectionError):
                 return
-            except OSError as error:  # no free descriptors: try again at the next tick instead of spinning
+            # no descriptor is free: tried again only at the next tick, because the loop would spin
+            except OSError as error:
                 _LOG.error("accept_failed reason=%s", error)
                 self._selector.unregister(listener)
                 return
@@ -400,7 +401,8 @@ class PodLinkServer:
         try:
             self._ring.send(b"!")
         except OSError:
-            return  # full: a wake-up is pending already; closed: the thread has ended
+            # no error: a full socket has a wake-up pending already, and after the end no wake-up is needed
+            return
 
     def _answer_bell(self) -> None:
         try:

@@ -60,7 +60,8 @@ class SpoolWire:
         except FileNotFoundError:
             return None  # the wire has ended, because the folder of the connection was deleted
         except OSError:
-            return b""  # a temporary error of the file system; a long one ends as silence
+            # not the end, because the error may be temporary; if it lasts, the channel becomes silent
+            return b""
 
     def _take(self) -> bytes | None:
         name = next(self._names, None) or self._look()

@@ -21,7 +21,7 @@ def bring_up(control: Control, deployment: Deployment) -> None:
     """Request the pods of the deployment from its site, in the background. The site starts each pod id at
     most once."""
     site = control.sites.get(deployment.site)
-    if site is None:  # the site is not open yet; the next observation requests the pods again
+    if site is None:  # the site is not open yet, so the next observation requests the pods again
         return
     then = partial(_brought_up, control.problems, control.bring_ups, deployment.id)
     control.background.submit(

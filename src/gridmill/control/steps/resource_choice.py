@@ -169,7 +169,7 @@ def move(
     try:
         after = _moved(catalog, sites_seen, joining, within, job_run, refused)
     except GridmillError:
-        return False  # the job reports this error at its resource when it starts
+        return False  # no error here, because the job reports this error at its resource when it starts
     except Exception as error:  # noqa: BLE001  the error would block all other jobs in each tick
         defect(problems, job_run.id, error)
         choices.choosing.discard(job_run.id)

@@ -249,7 +249,7 @@ def _dealt_with(
     after = replace(schedule, done=verdict.done, message=verdict.message)
     if verdict.start is None:
         is_later = verdict.done is not None and verdict.done >= (schedule.done or schedule.since)
-        # a clock that was set back skips no due time
+        # a due time counts as skipped only if it is later, because the clock may have been set back
         return replace(after, skipped=schedule.skipped + is_later)
     try:
         pipeline = scheduled_pipeline(control.ledger, schedule, verdict.start)

@@ -226,7 +226,8 @@ def _folders(artifacts: Iterable[Artifact]) -> Iterator[str]:
 
 def _nouns(project: ArchiveContents) -> Iterator[_Moved]:
     yield from project.pipelines
-    yield from project.job_runs  # before their runs: with a finished run, its jobs leave the memory
+    # before their runs, because the jobs of a finished run leave the memory together with the run
+    yield from project.job_runs
     yield from project.runs
     yield from project.artifacts
     yield from project.aliases

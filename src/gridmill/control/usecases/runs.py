@@ -92,7 +92,7 @@ class RunUseCases(AlterationUseCases):
                 self._ledger.look_up(Pipeline, declared.name),
                 replace(declared, applied=False),
             )
-            # a pipeline that was applied stays marked as applied
+            # a pipeline that was applied must stay marked as applied
             if stored_pipeline is None or (not stored_pipeline.applied and stored_pipeline != ran):
                 transaction.put(ran)
         return self._run_views.view(run.id, fresh=True)

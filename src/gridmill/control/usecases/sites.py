@@ -143,7 +143,8 @@ class SiteUseCases(UseCases):
             gone = snapshot.sites[name]
             transaction.delete(Site, name)
             transaction.then(lambda: leave(self._node, gone))
-        if self._control.alarms is None:  # the control node is embedded in a command, which ends now
+        # waits, because a control node that is embedded in a command ends right after this call
+        if self._control.alarms is None:
             self._control.background.stop(LEAVE_SECONDS)
 
 

@@ -145,7 +145,8 @@ def _described(column: pa.ChunkedArray) -> dict[str, Any]:
 
 
 def _distribution(values: Floats) -> dict[str, Any]:
-    scale = 0.25 if np.abs(values).max() >= _LARGE else 1.0  # scaling by a power of two rounds nothing
+    # avoids an overflow, and scaling by a power of two rounds nothing
+    scale = 0.25 if np.abs(values).max() >= _LARGE else 1.0
     low, high, *quantiles = np.quantile(values * scale, (0.01, 0.99, *QUANTILES)) / scale
     return {
         "quantiles": {f"{share:g}": float(q) for share, q in zip(QUANTILES, quantiles, strict=True)},

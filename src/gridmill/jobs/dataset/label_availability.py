@@ -229,7 +229,7 @@ class _AvailabilityRewrite:
         if not is_label and not self._decides(known_at, place):
             return part
         if part.known_at is None and is_label and clock.label.is_own:
-            return part  # the query itself applies the label's time
+            return part  # unchanged, because the query itself applies the label's time
         later = clock.later(known_at)
         return part if later == known_at else replace(part, known_at=self._checked(later, part, place))
 

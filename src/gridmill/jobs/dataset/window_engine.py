@@ -83,7 +83,7 @@ def _load(
     number_keys(engine, keys, rows_sql, theirs.on)
     counted = engine.sql(f'SELECT {COUNT} FROM {quoted(keys)} ORDER BY "{CODE}"').to_arrow_table()
     counts = integers(counted[COUNT])
-    # drops the placeholder key of an empty table without `on`
+    # without empty keys, because a table without `on` that has no rows has one placeholder key
     offsets = np.concatenate(([0], np.cumsum(counts[counts > 0])))
     on_disk = _values(theirs, int(offsets[-1])) > most_values
     wanted = f"r.* EXCLUDE ({', '.join(quote_all(theirs.on))})" if _are_spare(theirs) else "r.*"

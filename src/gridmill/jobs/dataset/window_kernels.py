@@ -100,7 +100,7 @@ def rank(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> RankedValues:
     if pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
         return _by_query(column, engine)
     if pa.types.is_dictionary(column.type):
-        # an ENUM is sorted by the position of its value in the type
+        # without sorting, because DuckDB sorts an ENUM by the position of its value in the type
         return RankedValues(places=_numbers(column.indices), values=column.dictionary)
     if pa.types.is_floating(column.type):
         column = pc.add(column, pa.scalar(0.0, column.type))

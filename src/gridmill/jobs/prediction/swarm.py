@@ -86,7 +86,8 @@ def run_swarm(work: Work, shards: int, workers: int, on_done: Callable[[ShardQue
     a shard die repeatedly, and the GridmillError that a worker raised.
     """
     state = ShardQueue(open=set(range(shards)))
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a worker may die while this process writes to it
+    # a worker may die while this process writes to it, which must raise an error and not end this process
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     crew = _WorkerPool(work)
     try:
         while len(state.done) < shards:

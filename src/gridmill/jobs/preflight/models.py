@@ -160,7 +160,8 @@ def _subject(spec: TrainingSpec, dataset: PreflightTable, parts: Partitions) -> 
         result = find_subject(details, parts, features, "training.features")
     except InputError as error:
         place = error.place
-        if place == "training.features":  # the error points at the item with the wrong name
+        # replaced, because the error has to point at the item with the wrong name
+        if place == "training.features":
             place = _named(place, spec.features, error.message)
         raise InputError(error.message, hint=error.hint, place=place or "training.dataset") from error
     if spec.weight is not None:

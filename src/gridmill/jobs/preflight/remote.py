@@ -163,7 +163,7 @@ def fetch(scene: PreflightContext, spec: SinkSpec, patience: TimeBudget) -> Fetc
     except ModuleNotFoundError as error:
         raise NotCheckableError(f"the package {error.name} is not installed here") from error
     except InputError as error:
-        # the job may have credentials that this process does not have
+        # not certain, because the job may have credentials that this process does not have
         refused = not isinstance(error, DataError)
         if _is_secret(spec) or (refused and any(path.startswith(OBJECTS) for path in source.paths)):
             raise NotCheckableError(f"its source cannot be read from here: {error.message}") from error

@@ -111,7 +111,7 @@ def _test(kind: str, constraint: Constraint, number: int, schema: pa.Schema, pla
             return f"{missing} OR {keys_name(number)}.k0 IS NOT NULL"
         case "expression":
             return f"{constraint.expression}\n"
-    return ""  # a single row is not enough to check `unique`
+    return ""  # no text for `unique`, because a single row is not enough to check it
 
 
 def _check_there(name: str, schema: pa.Schema, place: str) -> None:

@@ -61,7 +61,8 @@ class LeadingZeros:
         first, line = block.find(b"\n") + 1, block.rfind(b"\n") + 1
         if block and not first:
             self._rest += block
-            return b"\r" in block  # a carriage return without a newline may end lines
+            # not certain, because a carriage return without a newline may also end lines
+            return b"\r" in block
         begin, self._rest = self._rest + (block[:first] or b"\n"), block[line:]
         result = self._is_in(np.frombuffer(begin, np.uint8), begin.count(b'"'), b"+" in begin)
         if first == line:

@@ -41,7 +41,8 @@ _BASIC = rf"t(?P<hour>\d{{2}})(?P<minute>\d{{2}})(?:(?P<second>\d{{2}})(?:[.,](?
 
 _PLAIN = (
     rf"^{_YEAR}(?P<before>[-/])(?P<month>\d{{1,2}})(?P<after>[-/]){_DAY}{_TIME}",
-    rf"^{_YEAR}\.(?P<month>\d{{2}})\.(?P<day>\d{{2}}){_TIME}",  # with fewer digits it may be a version number
+    # two digits each, because with fewer digits the text may be a version number
+    rf"^{_YEAR}\.(?P<month>\d{{2}})\.(?P<day>\d{{2}}){_TIME}",
     rf"^{_WEEKDAY}{_NAME}\.?[ -]+{_DAY}(?:st|nd|rd|th)?(?:,? +|-){_YEAR}{_TIME}",
     rf"^{_WEEKDAY}{_DAY}(?:st|nd|rd|th|\.)?(?P<before>[ /-]*){_NAME}\.?,?(?P<after>[ /-]*){_YEAR}{_TIME}",
     rf"^{_YEAR}(?P<before>[ /-]){_NAME}(?P<after>[ /-]){_DAY}{_TIME}",
@@ -251,7 +252,8 @@ class _DateParts:
             return np.ones(len(days), bool)
         names = pc.utf8_slice_codeunits(self.groups["weekday"], 0, 3)
         number = pc.fill_null(pc.index_in(names, pa.array(_DAYS)), -1).to_numpy(zero_copy_only=False)
-        right: Mask = (number < 0) | ((days + 3) % 7 == number)  # 1970 began on a Thursday
+        # 3 is added, because day 0, which is 1 January 1970, was a Thursday
+        right: Mask = (number < 0) | ((days + 3) % 7 == number)
         return right
 
     def _clock(self) -> tuple[Numbers, Mask]:

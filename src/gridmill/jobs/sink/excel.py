@@ -148,7 +148,7 @@ class ExcelReader:
         try:
             book = _library().load_workbook(self.file.local(), read_only=True, data_only=True)
             sheet = self._sheet(book)
-            sheet.reset_dimensions()  # some programs write wrong dimensions
+            sheet.reset_dimensions()  # counted anew, because some programs write wrong dimensions
             yield sheet
         except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
             raise DataError(

@@ -199,7 +199,8 @@ def check_unchanged(file: SourceFile) -> None:
     except OSError as error:
         raise UnavailableError("the file was deleted while it was loaded", place=file.name) from error
     same = (now.st_size, now.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
-    if same and file.changed_ns not in (0, now.st_ctime_ns):  # perhaps only its permissions were changed
+    # hashed again, because perhaps only the permissions of the file were changed
+    if same and file.changed_ns not in (0, now.st_ctime_ns):
         same = content_of(file.path, file.name) == file.content
     if not same:
         raise UnavailableError(

@@ -279,7 +279,8 @@ class HttpFile:
     def _url(self) -> httpx.URL:
         try:
             return httpx.URL(fill_in_environment(self.written, "source.path", in_url=True))
-        except httpx.InvalidURL as error:  # its text may contain a secret from the environment
+        # the original error is not shown, because its text may contain a secret from the environment
+        except httpx.InvalidURL as error:
             raise InputError("this is not a valid URL", place=self.written) from error
 
     def _check(self, response: httpx.Response) -> None:

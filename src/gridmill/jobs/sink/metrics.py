@@ -65,7 +65,7 @@ class RowSample:
     def _thin(self) -> None:
         halved = self.rows()
         self._kept = [halved.take(np.arange(0, halved.num_rows, 2))]
-        # The next sampled row comes one whole new step after the last kept row.
+        # so that the next sampled row comes one whole new step after the last kept row
         self._next += self.step if halved.num_rows % 2 else 0
         self._rows, self.step = self._kept[0].num_rows, self.step * 2
 

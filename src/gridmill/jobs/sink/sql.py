@@ -177,7 +177,8 @@ def _singles(connection: sa.Connection, origin: sa.TextClause) -> Mapping[str, p
 def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> QueryColumns:
     schema, _, name = (source.table or "").rpartition(".")
     try:
-        with catch_warnings():  # for types that SQLAlchemy does not know: their values are read unchanged
+        # no warning for types that SQLAlchemy does not know, because their values are read unchanged
+        with catch_warnings():
             simplefilter("ignore", sa.exc.SAWarning)
             table = sa.Table(
                 name, sa.MetaData(), schema=schema or None, autoload_with=connection, resolve_fks=False

@@ -62,7 +62,7 @@ def decide_stretch(new: Sequence[SourceFile], loaded: Sequence[LoadedFile], *, a
     same = [entry for entry in inside if (entry.key, entry.content) == (new[0].key, new[0].content)]
     if same:
         return LoadPlan(remove=tuple(set(inside) - set(same)), seen=len(new), partial=True)
-    # a table without rows gets the columns of its first rows
+    # a table without rows must get the columns of its first rows
     empty = not any(entry.rows for entry in loaded)
     return LoadPlan(load=tuple(new), remove=tuple(inside), anew=empty, seen=len(new), partial=True)
 

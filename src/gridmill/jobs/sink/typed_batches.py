@@ -297,7 +297,8 @@ class LoadContext:
         guesses.expect(name for name in table.names if name not in self.spec.add)
         types = chosen_types(self._guesses(files, guesses).of)
         texts = {item.name for item in table if item.type == pa.string()}
-        for name in texts & guesses.of.keys():  # text columns stay text, whatever their texts look like
+        # not narrowed, because text columns stay text, whatever their texts look like
+        for name in texts & guesses.of.keys():
             guesses.of[name].narrowing = FormCandidates()
         self._settle(guesses, files)
         self.find_forms(files, table)
@@ -388,7 +389,7 @@ class LoadContext:
         """Yield the rows of several files together. Raises UnexpectedTypeError for any error."""
         try:
             yield from self._batches(bundle, schema)
-        except DataError as error:  # the place of the error is found when the files are read one by one
+        except DataError as error:  # read again one by one, because only then the place of the error is known
             raise UnexpectedTypeError from error
         for file in bundle.files[1:]:
             self.progress.end(file)
@@ -490,14 +491,15 @@ class LoadContext:
         if self.expect_types and is_coded(column.type) and item.type == pa.string():
             return column
         if self.expect_types and reader.file.format == Format.CSV and column.type == pa.float64():
-            if is_beyond(column):  # only texts show whether digits are lost
+            if is_beyond(column):  # read again as text, because only texts show whether digits are lost
                 raise UnexpectedTypeError
             return column
         declared = item.name in self.spec.columns
         try:
             converted = convert(column, item.type, rules, exact=not declared)
         except MisfitError as error:
-            if self.expect_types and rules.time_format is None:  # the types of the first rows were wrong
+            # the files are read again, because the types of the first rows were wrong
+            if self.expect_types and rules.time_format is None:
                 raise UnexpectedTypeError from error
             raise misfit(item, error, place_of(reader, row + error.row), rules) from error
         self._note_reading(item, column, converted, rules)
@@ -516,7 +518,7 @@ class LoadContext:
         converted, bad = convert_fitting(column, item.type, rules)
         undecided = rules if item.name in self.kept else replace(rules, forms=None)
         if bad and not self.decided and may_fit(column.take(pa.array(bad)), item.type, undecided):
-            # all values together may decide the form of the value
+            # not rejected yet, because all values together may decide the form of the value
             error = MisfitError(bad[0], column[bad[0]].as_py())
             raise misfit(item, error, place_of(reader, row + bad[0]), rules)
         for number in bad:

@@ -161,7 +161,8 @@ def _run(spec: TrainingSpec, context: JobContext, code: Path, tell: "LogForwarde
             process.kill()
             raise
     if process.returncode == -signal.SIGKILL and context.order.gang is not None:
-        os.kill(os.getpid(), signal.SIGKILL)  # the pod distinguishes a killed rank from a failed one
+        # ends in the same way, because the pod distinguishes a killed rank from a failed rank
+        os.kill(os.getpid(), signal.SIGKILL)
     if process.returncode != 0:
         raise JobError(
             f"{script} ended with exit code {process.returncode}", hint="The job's log has its output."
@@ -308,7 +309,8 @@ def _predict(spec: TrainingSpec, context: JobContext, code: Path) -> str:
             hint="If you trust the author of the model, write `trust: true`. ONNX models need no trust.",
             place="training.trust",
         )
-    if spec.environment:  # the file may include other files of the project
+    # all files are copied, because a requirements file may include other files of the project
+    if spec.environment:
         shutil.copytree(code, context.output / CODE, symlinks=True)
     return result
 

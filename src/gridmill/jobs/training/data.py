@@ -119,7 +119,8 @@ def read_frame(
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
     chosen = dict.fromkeys(encoding.column for encoding in encodings) if encodings else spec.features
-    place = "training.models" if encodings else "training.features"  # an ensemble takes its members' features
+    # an ensemble declares no features, because it takes the features of its members
+    place = "training.models" if encodings else "training.features"
     subject = find_subject(artifact.output.details, parts, tuple(chosen), place)
     if spec.weight is not None:
         check_column(spec.weight, parts.schema, spec.features)

@@ -251,7 +251,7 @@ def _check_dataset(
         own = replace(dataset_of_member, objective=frame.objective.value, classes=classes)
         names = (f"model {name!r}", f"dataset {artifact.id}")
         check_same(mine, own, names, "training.models")
-        if mine.classes != classes:  # probabilities are added by position
+        if mine.classes != classes:  # the order must be the same, because probabilities are added by position
             raise InputError(
                 f"the classes of model {name!r} are in another order: {', '.join(card.classes[:5])}; "
                 f"those of dataset {artifact.id} are {', '.join(frame.classes[:5])}",

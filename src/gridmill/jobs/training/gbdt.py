@@ -160,7 +160,7 @@ def _fit(
     regression = frame.objective == Objective.REGRESSION
     kind = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
     rows, held = frame.rows["train"], frame.rows["validation"]
-    # a class without training rows has no score
+    # left out, because a class without training rows has no score
     held = held[frame.target[held] >= 0] if not regression else held
     target = units.standardized(frame.target, frame.inputs)[:, 0] if regression else frame.target
     named = {_THEIRS.get(name, name): value for name, value in options.items()}

@@ -67,7 +67,8 @@ class MlflowServer:
         if experiment_id is None:
             answer = self._client.post("/experiments/create", json={"name": name})
             experiment_id = self._find(name) if answer.is_client_error else _content(answer)["experiment_id"]
-            if experiment_id is None:  # the cause was not that another client created it at the same time
+            # raises the first error, because its cause was not another client that created the experiment
+            if experiment_id is None:
                 _content(answer)
         return str(experiment_id)
 
@@ -335,7 +336,7 @@ class MlflowRun:
             self._server.set_state(run_id, "RUNNING")
             self._steps = self._server.steps(run_id)
         except TROUBLES:
-            return  # the run was deleted, or belongs to another server
+            return  # not continued, because the run was deleted or belongs to another server
         self._run = run_id
 
     def _kept(self) -> Path | None:

@@ -77,7 +77,7 @@ def identify(
     order = row_order(parts.read([*card.keys, "split"]), frame.subject)
     hashes = hashes[order]
     card = replace(card, signature=dataset_signature(artifact.output.details, parts.schema))
-    if spec.file is None:  # the training rows of an imported model are unknown
+    if spec.file is None:  # not for an imported model, because its training rows are unknown
         train, validation = _used(frame, spec)
         card = replace(card, learned=note_learned(context.output, hashes, columns, train, validation))
     return card, {split: _measured_on(hashes, measured, card, split) for split in ("validation", "test")}
@@ -129,7 +129,8 @@ def run(context: JobContext) -> JobResult:
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is not a training")
     spec.check()
-    if context.order.job.gang < 2 or spec.model == ModelKind.CUSTOM:  # a script connects its ranks itself
+    # no process group for a script, because a script connects its ranks itself
+    if context.order.job.gang < 2 or spec.model == ModelKind.CUSTOM:
         return _train(context, spec)
     # imported here, because it loads PyTorch, which other models do not need
     from gridmill.jobs.training import ddp

@@ -269,7 +269,8 @@ class _TrialPool(Crew):
             # raised again, because the metric is undefined for all other settings too
             except UndefinedMetricError:
                 raise
-            except (InputError, JobError) as error:  # these settings fail, but others may work
+            # the tuning continues, because these settings fail, but other settings may work
+            except (InputError, JobError) as error:
                 report({"failed": str(error)})
             shutil.rmtree(context.output)
         sys.stdout.flush()

@@ -281,13 +281,14 @@ class BucketCollector:
                 self._logging_errors(lot, self._clear, logging.WARNING)
 
     def _clear(self, lot: BucketPrefix) -> None:
-        if lot.folder:  # the note stays in case the site is added again: a slow farm may still put objects
+        # the note stays, because a slow farm may still put objects, also after the site is added again
+        if lot.folder:
             bucket = self._bucket(lot)
             for name in [name for page in bucket.names(lot.folder) for name in page]:
                 bucket.remove(name)
             return
         with HOLDS.clearing(lot) as free:
-            if not free:  # the site was added again meanwhile and uses them
+            if not free:  # not cleared, because the site was added again meanwhile and uses the objects
                 return _LOG.info("bucket_not_cleared site=%s url=%s reason=in use", self._name, lot.url)
             self._kept(lot).clear(datetime.now(UTC) + _AHEAD)
             self._prefixes.end(lot)

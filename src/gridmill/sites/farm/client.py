@@ -113,7 +113,8 @@ class PinnedConnection(http.client.HTTPSConnection):
             plain.connect(str(self._way))
             self.sock = self._secured.wrap_socket(plain)
         sock: Any = self.sock
-        sock.suppress_ragged_eofs = False  # a connection that is cut is an error, also within a header
+        # otherwise a connection that is cut within a header would look like the end of the answer
+        sock.suppress_ragged_eofs = False
         shown = hashlib.sha256(self._secure.getpeercert(binary_form=True) or b"").hexdigest()
         if not hmac.compare_digest(shown, self._pinned):
             raise InputError(
@@ -194,7 +195,8 @@ class FarmClient:
         self._credentials, self._version = credentials, version
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
-        self._context.check_hostname = False  # the fingerprint proves more than a name and an authority
+        # not needed, because the fingerprint proves more than a name and an authority
+        self._context.check_hostname = False
         self._context.verify_mode = ssl.CERT_NONE
         if certificate is not None:
             self._context.load_cert_chain(certificate, key)

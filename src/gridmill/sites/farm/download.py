@@ -76,7 +76,7 @@ class ResultDownload:
             lacking = placer.place(uri, remote, COMING, writable=True)
             if lacking:
                 came(Transfer(reused_bytes=self._take_alike(set(lacking), remote, chunks, alike)))
-                # the farm's controller was restarted and has not scanned the folder yet
+                # no error, because the farm's controller may have been restarted without a scan of the folder
                 with suppress(NotFoundError):
                     self._pull(remote, chunks, self._carrier(staging, remote), progress, stop, came)
                 lacking = placer.place(uri, remote, COMING, writable=True)

@@ -180,7 +180,8 @@ def missing_bytes(
         except UnavailableError:
             raise
         except GridmillError:
-            continue  # its files are deleted or changing: the attempt that reads it reports this
+            # skipped: the attempt that reads the folder reports that its files are deleted or changing
+            continue
         if manifest is not None:
             sizes[version.id] = chunk_sizes(manifest)
     gone = set(_missing(farm, dict.fromkeys(chunk for one in sizes.values() for chunk in one)))

@@ -320,7 +320,8 @@ class _RelaySession:
         try:
             self._ring.send(b"!")
         except OSError:
-            return  # full: a wake-up is pending already; closed: the thread has ended
+            # no error: a full socket has a wake-up pending already, and after the end no wake-up is needed
+            return
 
     # --- work of the loop's thread
 

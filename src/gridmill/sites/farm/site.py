@@ -455,7 +455,7 @@ def _rate_texts(transfer_state: TransferState) -> Iterator[str]:
             "all data is sent; the farm has not confirmed it for "
             f"{show_seconds(transfer_state.still_seconds)}"
         )
-    # data that ssh has buffered may take this long
+    # shown only after this time, because sending data that ssh has buffered may take as long
     if transfer_state.left_bytes and transfer_state.still_seconds >= LATELY_SECONDS:
         yield f"no data was transferred for {show_seconds(transfer_state.still_seconds)}"
     elif transfer_state.bytes_per_second:

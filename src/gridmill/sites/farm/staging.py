@@ -352,7 +352,8 @@ class HomeAttemptData:
                             progress=progress,
                             terms=self._terms,
                             stop=stop,
-                            only=mine or None,  # an empty set here means all chunks
+                            # None, because an empty set means here that all chunks are sent
+                            only=mine or None,
                         )
             self._in_flight.wait(lacking - mine, stop)
         raise UnavailableError(

@@ -401,7 +401,8 @@ class Bridge:
     def _looked_at(self, pod_id: str, ready: bool) -> PodReport:
         unknown = PodReport(status=PodStatus.UNKNOWN, message="the node of the pod does not answer")
         if not ready:
-            return unknown  # the request stays open and is checked again by the next report
+            # unknown now, because the request stays open and is checked again by the next report
+            return unknown
         try:
             sight, message = self._read(self._left.pop(pod_id))
         except RayError:
@@ -457,7 +458,7 @@ class Bridge:
         keepers = {pod_id: keeper for pod_id in pod_ids if (keeper := self._keeper(pod_id)) is not None}
         ends = {pod_id: keeper.end.remote() for pod_id, keeper in keepers.items() if pod_id in placed}
         _ended(list(ends.values()), _END_SECONDS)
-        self._groups = None  # a group may have been placed during the wait
+        self._groups = None  # read again, because a group may have been placed during the wait
         for keeper in keepers.values():
             ray.kill(keeper)
         unsure = [pod_id for pod_id in pod_ids if not self._is_over(pod_id, placed, ends.get(pod_id))]
@@ -540,7 +541,7 @@ def main() -> int:
             _write_response(out, BridgeResponse(error=error.message, hint=error.hint))
         except (RayError, RuntimeError, ConnectionError, ValueError) as error:
             _write_response(out, BridgeResponse(error=f"Ray reports: {short_of(error)}"))
-            return 1  # the site starts a new bridge for the next request
+            return 1  # ends, because the site starts a new bridge for the next request
     return 0
 
 

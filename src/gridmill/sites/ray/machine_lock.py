@@ -30,9 +30,8 @@ def claim_machine(folder: Path) -> socket.socket:
     ended = _end_left(folder)
     claim = try_claim()
     until = time.monotonic() + _END_SECONDS
-    while (
-        claim is None and ended and time.monotonic() < until
-    ):  # the kernel releases the socket a moment after its process ended
+    # repeated, because the kernel releases the socket only a moment after its process ended
+    while claim is None and ended and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
         claim = try_claim()
     if claim is None:

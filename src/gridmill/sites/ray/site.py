@@ -233,7 +233,7 @@ class RaySite:
         bridge.wait()
         for stream in (bridge.stdin, bridge.stdout):
             if stream is not None:
-                with suppress(BrokenPipeError):  # the bridge did not read the last request
+                with suppress(BrokenPipeError):  # raised if the bridge did not read the last request
                     stream.close()
 
 
@@ -355,7 +355,7 @@ def _facing(address: str) -> str:
     host, _ = read_address(address.removeprefix("ray://"))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((host, 9))  # UDP: this sends nothing
+            probe.connect((host, 9))  # connecting a UDP socket sends nothing, but selects the local address
         except OSError as error:
             raise UnavailableError(
                 f"{address!r} cannot be reached: {error.strerror or error}",

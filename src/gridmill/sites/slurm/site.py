@@ -40,7 +40,7 @@ from gridmill.sites.slurm.script import BatchJob, deployment_of
 from gridmill.sites.slurm.settings import SlurmSettings, resource_settings, settings_of
 from gridmill.sites.slurm.states import SlurmPhase
 
-_NODES_SECONDS = 60.0  # nodes and partitions change rarely
+_NODES_SECONDS = 60.0  # rarely read again, because nodes and partitions change rarely
 _QUICKEST_SECONDS, _SLOWEST_SECONDS, _SLOWING = 0.5, 15.0, 10.0
 _ASKED_SECONDS, _END_SECONDS, _KILL_SECONDS = 2.0, 6.0, 6.0
 _POLL_SECONDS = 0.1
