@@ -409,8 +409,7 @@ class Split:
         return _moment(self.until, "split.until")
 
     def check(self) -> None:
-        """Raise InputError for an invalid time, for splits that overlap, and for fields that do not fit
-        together."""
+        """Raise InputError for an invalid time, overlapping splits, and fields that do not fit together."""
         validation_from, test_from = self.times
         ordered = [(t, n) for t, n in ((validation_from, "validation"), (test_from, "test")) if t]
         ordered += [(self.end, "the end")] if self.end else []
@@ -520,8 +519,7 @@ class DatasetSpec:
             yield "label", self.label
 
     def _check_incremental(self) -> None:
-        """Raise InputError if the dataset is incremental and new rows could change the features or labels of
-        earlier rows."""
+        """Raise InputError if new rows of an incremental dataset could change values of earlier rows."""
         drawn = self.split is not None and self.split.by != SplitBy.TIME
         shares = self.split is not None and (self.split.validation, self.split.test) != (None, None)
         parts: tuple[Window | Lag, ...] = (*self.windows, *self.lags)
