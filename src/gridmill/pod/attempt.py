@@ -336,7 +336,7 @@ class OutputReader:
             return False
         if len(data) >= LOUD_BYTES:
             self._widen(name)
-            # read again at once, because a full read means that more is probably waiting
+            # no pause after a full read, because more is probably waiting
             self.loud = len(data) < READ_BYTES
         self._take(name, data, now)
         return True

@@ -295,7 +295,8 @@ class _OutputScan:
             raise InputError(f"the output has a link to {source}, which is not a file or folder", hint=_COPY)
         target.mkdir()
         for entry in sorted(source.iterdir()):
-            if entry.name.startswith(_DRAFT):  # a copy in progress, perhaps this one: it would contain itself
+            # left out, because a copy in progress may be this copy, which would then contain itself
+            if entry.name.startswith(_DRAFT):
                 continue
             real = self._target(entry) if entry.is_symlink() else entry
             if real in trail:

@@ -349,7 +349,7 @@ class ProcessSite:
         if self._ahead is not None:
             self._ahead.end()
         for child in self._children.values():
-            child.returncode = child.poll() or 0  # suppresses Python's warning about a running child
+            child.returncode = child.poll() or 0  # so that Python does not warn about a running child
         self._children.clear()
 
 

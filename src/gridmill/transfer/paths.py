@@ -17,7 +17,7 @@ User = tuple[int, int]
 """The user id and the group id of a Unix user."""
 _LONGEST_PATH, _LONGEST_NAME = 4000, 255  # Linux refuses longer paths and names, which are measured in bytes
 _HASH = re.compile("[0-9a-f]{64}")
-# matches an empty name, `.`, `..`, and characters that no valid name has
+# these would lead elsewhere: an empty name, `.`, `..`, a backslash, and a null character
 _LEADS_ELSEWHERE = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\\\0]")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a FIFO must not block

@@ -241,7 +241,8 @@ class TreeCheckout:
 
     def _draw(self, draft: Path, manifest: Manifest, *, writable: bool) -> None:
         """Writes the folder to the disk as a draft."""
-        changed: dict[str, None] = {}  # as text: making a Path for each of many small files takes too long
+        # as text, because making a Path for each of many small files takes too long
+        changed: dict[str, None] = {}
         if not manifest.files or manifest.files[0].path:
             self._folder(str(draft), changed)
         names = [kept_as(entry, manifest.chunk_bytes) for entry in manifest.files]

@@ -150,7 +150,8 @@ def server_context(certfile: Path, keyfile: Path) -> ssl.SSLContext:
     """Returns the TLS 1.3 settings for this certificate. Raises InputError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # pods connect rarely; a ticket would be another secret to protect
+    # no tickets, because pods connect rarely, and a ticket would be another secret to protect
+    context.num_tickets = 0
     try:
         context.load_cert_chain(certfile, keyfile)
     except OSError as error:
