@@ -23,6 +23,7 @@ from gridmill.domain.farm_protocol import DeployRequest, PodNames
 from gridmill.domain.job_log import text_of
 from gridmill.domain.pod_protocol import Events, Hello, Welcome
 from gridmill.farm.unix_users import living
+from gridmill.testing.hosts import network, why_no_hosts
 from tests.contract.test_farm_api import attempt, hear, outcome, pod_order
 from tests.kit.farms import Listener, Visitor, open_folder
 from tests.kit.ports import free_port
@@ -259,14 +260,14 @@ SLOW_REQUEST = (
 )
 
 
-def own_address() -> str:
-    """An address of this machine that is not the loopback: the limit of one client applies to it."""
-    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as one:
-        try:
-            one.connect(("192.0.2.1", 9))  # sends nothing
-        except OSError:
-            pytest.skip("this machine has no address but the loopback")
-        return one.getsockname()[0]
+@pytest.fixture
+def two_addresses(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """Two addresses in a network of this test that only this machine has: of the farm and its tenants, and of
+    an attacker. (The limit of one client does not apply to the loopback.)"""
+    with network(tmp_path / "net", f"10.{180 + os.getpid() % 70}.{os.getpid() // 70 % 250}") as net:
+        attacker = f"{net.prefix}.2"
+        subprocess.run(("ip", "addr", "add", f"{attacker}/24", "dev", net.bridge), check=True)
+        yield net.gateway, attacker
 
 
 def private_mib(pid: int) -> float:
@@ -285,16 +286,16 @@ def many_files() -> Iterator[None]:
 
 
 @pytest.mark.long
+@pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "there are hosts")
 @pytest.mark.parametrize("count", [IDLE, SLOW])
 def test_idle_connections_and_slow_bodies_of_one_client_hold_nobody_up(
-    controller: Controller, many_files: None, tmp_path: Path, count: int
+    controller: Controller, two_addresses: tuple[str, str], many_files: None, tmp_path: Path, count: int
 ) -> None:
-    address = own_address()
-    controller.host = "0.0.0.0"  # the attacks come from another address than the tenants
+    controller.host, attacker = two_addresses
     words = controller.up()["join"].split()
     secret = words[words.index("--join") + 1].partition(":")[2]
     port = controller._port
-    home = Visitor(port, tmp_path / "home")
+    home = Visitor(port, tmp_path / "home", host=controller.host)
     assert home.join(secret).status == 200
     listener = Listener(home)
     assert home.ask("GET", "/v1/farm").status == 200
@@ -308,10 +309,14 @@ def test_idle_connections_and_slow_bodies_of_one_client_hold_nobody_up(
         slowest, most = max(slowest, time.monotonic() - began), max(most, private_mib(controller.pid))
         assert not listener.over
 
+    for _ in range(20):
+        ask()
+    calm, slowest = slowest, 0.0  # the machine may be busy with other tests
     with ExitStack() as opened:
         for number in range(count):
             with suppress(OSError):  # it was refused: one address has its limit
-                one = opened.enter_context(closing(socket.create_connection((address, port), 5)))
+                there = (controller.host, port)
+                one = opened.enter_context(closing(socket.create_connection(there, 5, (attacker, 0))))
                 if count == SLOW:
                     secure = opened.enter_context(closing(context.wrap_socket(one)))
                     secure.sendall(SLOW_REQUEST.format(token=home.token).encode() + b"x" * BODY_BYTES)
@@ -320,8 +325,9 @@ def test_idle_connections_and_slow_bodies_of_one_client_hold_nobody_up(
         for _ in range(20):
             ask()
             threading.Event().wait(0.1)
-    print(f"{count}: slowest {slowest:.2f} s, {begun:.0f} MiB before, {most:.0f} MiB at most", end="")
-    assert slowest < 1.0
+    print(f"{count}: slowest {slowest:.2f} s ({calm:.2f} s before), memory {begun:.0f} MiB before", end="")
+    print(f", {most:.0f} MiB at most", end="")
+    assert slowest < max(1.0, 10.0 * calm)
     until = time.monotonic() + 30
     while private_mib(controller.pid) > begun + max(8.0, 0.4 * (most - begun)):
         assert time.monotonic() < until, (begun, most, private_mib(controller.pid))

@@ -87,6 +87,7 @@ class Visitor:
     token: str = ""
     certified: bool = False
     headers: dict[str, str] = field(default_factory=dict)
+    host: str = "127.0.0.1"
 
     def context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -96,7 +97,7 @@ class Visitor:
         return context
 
     def dial(self, seconds: float = 60.0) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=seconds, context=self.context())
+        return http.client.HTTPSConnection(self.host, self.port, timeout=seconds, context=self.context())
 
     def ask(self, method: str, path: str, body: object = b"", **headers: str) -> Answer:
         connection = self.dial()
