@@ -152,8 +152,8 @@ def _print_failures(client: Client, view: RunView, job: str | None) -> None:
 
 
 def _jobs(client: Client, view: RunView, job: str | None, state: JobState) -> Iterator[JobView]:
-    """Yield the jobs in the given state: the named job, or all jobs of the run. If the current state of the
-    run shows no job in the given state, the control node is not called."""
+    """Yield the jobs in the given state: the named job, or all jobs of the run. If the client already knows
+    that no job of the run is in the given state, the control node is not called."""
     if not view.states.get(state):
         return
     if job is None:

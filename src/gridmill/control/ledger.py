@@ -240,7 +240,8 @@ class Ledger:
 
     def commit(self, transaction: Transaction) -> None:
         """Commit the transaction, update the records in memory, and then execute the effects of the
-        transaction. Raises the errors of the store; if an error is raised, no effect was executed."""
+        transaction. Raises the errors of the store. If the commit fails, none of the effects of the
+        transaction, such as messages to pods, is executed."""
         self.stage(transaction)
         self.flush()
 

@@ -94,7 +94,8 @@ def fill_in(
 
 
 def with_values(pipeline: Pipeline, filled: SubstitutedDocument) -> tuple[Pipeline, list[Problem]]:
-    """Returns the pipeline with the values for its queries, and the problems of these values."""
+    """Returns the pipeline with the parameter values that its SQL queries use, and the errors in these
+    values."""
     jobs, problems = list(pipeline.jobs), list[Problem]()
     for number, job in enumerate(jobs):
         values, source = filled.queries.get(job.name), job.sink.source if job.sink is not None else None

@@ -230,7 +230,8 @@ def _with_unit(noun: type, word: str) -> str:
 
 
 def noun_at(kind: Root, path: FieldPath) -> type:
-    """Returns the record class whose fields are at a path of a document."""
+    """Returns the record class that a pipeline document is read into at a path, for example Window at
+    `jobs.features.dataset.windows[0]`."""
     noun, steps = KINDS[kind] if isinstance(kind, str) else kind, iter(path)
     for step in steps:
         hint = parts(noun)[str(step)].hint

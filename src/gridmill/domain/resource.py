@@ -67,9 +67,9 @@ def default_resource(kind: JobKind, site: str = LOCAL) -> Resource:
 
 
 JOB_CPUS = {JobKind.DATASET: 4.0, JobKind.TRAINING: 4.0, JobKind.PREDICTION: 4.0}
-"""The kinds of jobs that use threads or workers, with the largest number of CPUs that such a job gets if it
-declares no number and the site requires a request (see `asks_for_need`). A job of any other kind gets one
-CPU if it declares no number of CPUs."""
+"""For each kind of job that uses threads or workers: the largest number of CPUs that Gridmill requests for a
+job that declares none. Sites such as Slurm need this number (see `asks_for_need`). A job of any other kind
+gets one CPU if it declares no number of CPUs."""
 
 
 def asks_for_need(site: SiteKind) -> bool:

@@ -50,8 +50,8 @@ class Session:
 
 class Relay:
     """The relay of one tenant on the farm. While no session is being read, pods stay connected and get no
-    answers. During this time, the pods store their events in their journals. When a new session starts, the
-    pods of the previous session connect again and send Hello again."""
+    answers. While no home is connected, the pods store their events in their journals. When a new session
+    starts, the pods of the previous session connect again and send Hello again."""
 
     def __init__(self, links: LinkServer, started: Callable[[str, AttemptOrder], None]) -> None:
         """`started` is called with an attempt and the id of its pod before the pod receives the attempt."""

@@ -114,8 +114,8 @@ class Store(Protocol):
     time.
 
     Results contain no record or event whose stored content differs from the content that was written. Damage
-    to one record does not affect other records. `damage` lists such records. The next commit removes damaged
-    records that were found from the table of records, so that new records can have their keys.
+    to one record does not affect other records. `damage` lists such records. If damaged records were found,
+    the next commit deletes them from the table of records, so that new records can have the same keys.
     """
 
     def own(self, owner: str) -> None:

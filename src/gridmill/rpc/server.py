@@ -117,7 +117,8 @@ class CallServer:
             return self._be_with(sock, hello, pid, ended)
 
     def _be_with(self, sock: socket.socket, hello: Hello, pid: int, ended: int | None) -> None:
-        """Serves the first connection of a client, from the Welcome to the end of the client."""
+        """Serves the first connection of a client: sends the message Welcome, then answers until the client
+        disconnects."""
         client = self._attendance.enter(pid, hello.command, hello.environment)
         stays = partial(_send_message, sock, SessionMessage(stays=True))
         try:

@@ -263,8 +263,9 @@ class DraftPlan:
         )
 
     def _given_starts(self) -> tuple[StartJob, ...]:
-        """Return the started jobs with the amounts that they receive. The jobs receive the memory and the
-        GPUs that they request. All jobs in a pod share its CPUs equally, unless a job requests CPUs."""
+        """Return the started jobs with the CPUs, memory and GPUs that each job receives. The jobs receive
+        the memory and the GPUs that they request. All jobs in a pod share its CPUs equally, unless a job
+        requests CPUs."""
         shares = {
             pod_id: (whole.deployment_id, float(max(1, floor(whole.capacity.cpus / jobs))))
             for pod_id, (whole, jobs) in self._filled.items()

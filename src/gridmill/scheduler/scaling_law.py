@@ -415,8 +415,8 @@ def student(level: float, freedom: int) -> float:
 
 
 _FARTHEST = log(1000.0)
-"""The largest half-width of a confidence interval, as a logarithm. Attempts that contradict each other
-strongly contain no information."""
+"""Half of the width that a confidence interval may have at most, as the natural logarithm of a factor.
+Attempts that contradict each other strongly contain no information."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -255,8 +255,8 @@ class WaitForecasts:
     def _simulated(
         self, resource: str, places: int, share: float, last: Ticket | None = None
     ) -> Iterator[tuple[Ticket, float]]:
-        """Return the expected start time of each waiting job. If `last` is set, the result also has the
-        expected start time of this additional job, which waits behind all other jobs."""
+        """Return the expected start time of each waiting job. If `last` names a job, the result also has the
+        expected start time of this job. The job `last` waits behind all other jobs."""
         lines = dict(_lines(self._queue(resource)))
         if last is not None:
             project = last[JOB_CLASS].project

@@ -340,7 +340,7 @@ class LinkSuite:
         harness.wait(lambda: len(sleeper.came) == 21, "the sleeper has all")
 
     def test_heartbeats_stay_within_the_link(self, harness: LinkHarness) -> None:
-        """Checks that either end of a link can send heartbeats. Heartbeats wake no receiver."""
+        """Checks that each of the two ends of a link can send heartbeats. Heartbeats wake no receiver."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         end.link.send([Heartbeat(time=1.0), log_event(1, "x")])

@@ -34,8 +34,8 @@ _ANSWER_SECONDS = 90.0
 
 
 class SpoolWire:
-    """A wire that uses two folders, one for each direction. With `owns`, the folder of the connection is
-    deleted when the wire is closed. Only the control node sets `owns`."""
+    """A connection between two processes through two folders, one for each direction. With `owns`, the
+    folder of the connection is deleted when the wire is closed. Only the control node sets `owns`."""
 
     def __init__(self, connection: Path, *, read_from: str, write_to: str, owns: bool) -> None:
         self.connection = connection

@@ -86,8 +86,8 @@ def scheduled_pipeline(ledger: Ledger, schedule: Schedule, due: float | None = N
 def keep_continuous(
     control: Control, alarms: ScheduleTimers, schedule: Schedule, continuous: Continuous
 ) -> float:
-    """Start a run if a block is closed and another run may be active. The function returns the seconds until
-    the next check."""
+    """Start a run if a block of new files is complete, and if the schedule allows one more active run. The
+    function returns the seconds until the next check."""
     watch = alarms.watches.setdefault(schedule.name, SourceWatch())
     now = control.clock.monotonic()
     if now < watch.look_at:

@@ -158,8 +158,8 @@ def _counts(values: Floats, low: float, high: float, scale: float) -> list[int]:
     """Return the number of values in each of BINS bins of equal width, or in a single bin if all values are
     equal.
 
-    Because a range can contain only a few doubles, this function does not use `np.histogram`, which needs
-    edges that are different doubles.
+    This function does not use `np.histogram`, because all edges of bins must be different floats there, and
+    a narrow range of values may contain fewer floats than bins.
     """
     if not high > low:
         return [len(values)]

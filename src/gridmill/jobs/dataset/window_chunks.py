@@ -172,7 +172,7 @@ class _ChunkSplitter:
         return at, end
 
     def _next_history(self, rows: pa.Table, at: int, following: pa.Table) -> pa.Table | None:
-        """Return the rows before the position `at` that later rows read as history."""
+        """Return the rows before the position `at` that windows and lags of the rows after `at` read."""
         code, time = (int(integers(following[name].slice(at, 1))[0]) for name in (CODE, TIME))
         seconds, count = self.sorted.plan.past
         if code != int(integers(rows[CODE].slice(at - 1, 1))[0]) or not (seconds or count):

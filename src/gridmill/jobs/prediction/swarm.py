@@ -101,8 +101,8 @@ def run_swarm(work: Work, shards: int, workers: int, on_done: Callable[[ShardQue
 
 
 def _receive(state: ShardQueue, crew: "_WorkerPool", worker: WorkerProcess) -> bool:
-    """Process the reports and the deaths of the workers. Returns whether any shard was finished by these
-    reports."""
+    """Process the reports and the deaths of the workers. Returns True if the reports say that at least one
+    shard is finished."""
     shard = crew.shard_of_worker[worker.pid]
     reports = worker.receive()
     if reports is None:

@@ -99,7 +99,7 @@ class TableColumns:
 
 
 def referred(context: JobContext, spec: SinkSpec) -> tuple[str, ...]:
-    """Return the ids of the versions of the sinks that are referenced by foreign keys."""
+    """Return the ids of sink versions: those of the sinks to which foreign keys of this sink refer."""
     return tuple(context.input(name).id for name in spec.references())
 
 
