@@ -395,9 +395,8 @@ class LoadContext:
             self.progress.end(file)
 
     def batches(self, file: SourceFile, schema: pa.Schema) -> Iterator[RowBatch]:
-        """Yield the file's rows in batches, as they were read and as converted to the table's columns. If a
-        row does not fit and the sink does not reject it, raise DataError with file, line, column and
-        value."""
+        """Yield the file's rows in batches, as they were read and as converted to the table's columns. Raise
+        DataError with the place and the value for a row that does not fit and is not rejected."""
         return self._batches(open_reader(file, self.spec.source), schema)
 
     def _batches(self, reader: Reader, schema: pa.Schema) -> Iterator[RowBatch]:
