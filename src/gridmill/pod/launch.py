@@ -18,6 +18,8 @@ from typing import NoReturn
 
 from gridmill.codec import decode, encode
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import AttemptOutcome
+from gridmill.domain.states import AttemptState, Cause
 
 MESSAGE_BYTES = 512 * 1024
 """The largest size in bytes of a launch message, and of a reply to a launch message."""
@@ -141,16 +143,20 @@ def _flush() -> None:
             continue
 
 
-def enter(launch: Launch, pipes: Pipes, parent: int) -> None:
+def enter(
+    launch: Launch, pipes: Pipes, parent: int, write_outcome: Callable[[Path, AttemptOutcome], None]
+) -> None:
     """Turns this process into a process of the attempt. The process gets its own session, its file
-    descriptors and its cgroups, and loses the inherited signal handlers."""
+    descriptors and its cgroups, and loses the inherited signal handlers. If a cgroup was deleted, the process
+    ends, and `write_outcome` writes the outcome `lost` into the folder of the attempt."""
     os.setsid()
     _wire(pipes)  # first, so that later errors appear in the job's log
     try:
         settle(launch.joins, parent)
     except OSError as error:
         if error.errno in _NO_GROUP and launch.joins:
-            _end_without_group(launch, error)
+            write_outcome(Path(launch.folder), _lost_group(launch, error))
+            raise SystemExit(1) from error
         raise
     _set_process_attributes(launch)
 
@@ -160,19 +166,12 @@ _NO_GROUP = (errno.ENOENT, errno.ENODEV)
 opened."""
 
 
-def _end_without_group(launch: Launch, error: OSError) -> NoReturn:
-    """Ends this process with the outcome `lost`, so that the attempt is retried. Without an outcome, the
-    attempt would look like a program that failed with exit code 1."""
-    # imported here, because only an attempt that cannot start needs these modules
-    from gridmill.domain.pod_protocol import AttemptOutcome
-    from gridmill.domain.states import AttemptState, Cause
-    from gridmill.jobs.main import write_outcome
-
+def _lost_group(launch: Launch, error: OSError) -> AttemptOutcome:
+    """Returns the outcome of an attempt whose control group was deleted, so that the attempt is retried.
+    Without an outcome, the attempt would look like a program that failed with exit code 1."""
     group = os.path.dirname(error.filename or launch.joins[0])
     message = f"it did not start, because another program deleted its control group {group}"
-    lost = AttemptOutcome(state=AttemptState.LOST, cause=Cause.LOST, message=message)
-    write_outcome(Path(launch.folder), lost)
-    raise SystemExit(1) from error
+    return AttemptOutcome(state=AttemptState.LOST, cause=Cause.LOST, message=message)
 
 
 def settle(joins: tuple[str, ...], parent: int) -> None:

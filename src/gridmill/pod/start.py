@@ -187,7 +187,7 @@ class ProcessStarter:
         become = self._become(order, launch)
 
         def child(parent: int) -> None:
-            enter(launch, pipes, parent)
+            enter(launch, pipes, parent, write_outcome)
             become()
 
         return fork(child)

@@ -22,7 +22,7 @@ from types import FrameType
 from gridmill.codec import encode
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import NotFoundError
-from gridmill.jobs.main import keep_pandas_out, run
+from gridmill.jobs.main import keep_pandas_out, run, write_outcome
 from gridmill.plugins import PREIMPORTS, find
 from gridmill.pod.kill import kill_group_before_reaping
 from gridmill.pod.launch import BLOCK_BYTES, Launch, Pipes, die_with_parent, enter, fork, receive
@@ -124,7 +124,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 def _be(launch: Launch, pipes: Pipes, parent: int) -> None:
     """Runs the forked child, which is the process of the attempt."""
-    enter(launch, pipes, parent)
+    enter(launch, pipes, parent, write_outcome)
     sys.argv = ["gridmill-job", launch.attempt_id]
     os.chdir(Path(launch.folder) / "work")
     _open_streams()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gridmill.domain.states import AttemptState, Cause
+from gridmill.jobs.main import write_outcome
 from gridmill.plugins import MODEL_PREIMPORTS
 from gridmill.pod.folders import own_outcome
 from gridmill.pod.launch import Launch, Pipes, enter, fork
@@ -41,7 +42,7 @@ def test_an_attempt_whose_control_group_was_deleted_is_lost_and_names_the_group(
     procs = str(tmp_path / "deleted" / "cgroup.procs")
     launch = Launch(attempt_id="p-1.a.1", folder=str(tmp_path), environment={}, joins=(procs,))
     log = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
-    pid = fork(lambda parent: enter(launch, Pipes(out=log, err=log, events=log), parent))
+    pid = fork(lambda parent: enter(launch, Pipes(out=log, err=log, events=log), parent, write_outcome))
     os.close(log)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
     outcome = own_outcome(tmp_path)
