@@ -17,8 +17,8 @@ from tests.kit.control_end import Grid
 pytestmark = pytest.mark.e2e
 
 SIZE = 150 * MIB
-OWN_PAGES = 12 * MIB
-"""What up to four interpreters that were forked have of their own: about 2 to 3 MiB each."""
+OWN_PAGES = 16 * MIB
+"""The pages that up to four forked interpreters copy when they write: about 2 to 4 MiB each."""
 HEAD = f"import mmap, os, sys, time\nSIZE = {SIZE}\n"
 HOLD = "\ntime.sleep(0.5)"
 FILL = "\nfor at in range(0, SIZE, 4096): m[at] = 1"
