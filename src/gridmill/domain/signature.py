@@ -1,5 +1,5 @@
-"""This module has the signature of a model (what it predicts) or of the label of a dataset, which shows
-whether models can be compared.
+"""This module defines signatures. The signature of a model or of a dataset's label describes what is
+predicted.
 
 Models and datasets with different signatures cannot be compared.
 """

@@ -161,8 +161,8 @@ class Provider(Protocol):
         owner."""
 
     def seconds_since_input(self) -> float:
-        """The seconds since a person last used this machine; a very large value if nobody
-        has used it yet."""
+        """Return the number of seconds since a person last used this machine, or a very large number if
+        nobody has used the machine yet."""
 
     def last_sign(self) -> str:
         """The kind of input by which a person last used this machine, or an empty text if nobody has used

@@ -56,7 +56,7 @@ def may_come(error: BaseException) -> bool:
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Returns whether a retry after this error can help, because somebody can make space."""
+    """Returns True if a retry can succeed after this error, because disk space may become free meanwhile."""
     return isinstance(error, UnavailableError)
 
 
