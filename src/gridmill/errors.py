@@ -13,11 +13,16 @@ The tree shows which class is the base of which other class::
     │   ├── HomeInUseError       Another control node owns this home.
     │   └── StoreInUseError      Another control node owns this record store.
     ├── CapacityError            No site is large enough.
+    │   ├── NoMachineError       The cloud provider has no free machine of this type now.
+    │   └── QuotaError           The quota of the account does not allow the machine.
+    ├── RefusedError             The cloud provider refuses a request for ever.
+    ├── MachineFaultError        A rented machine is defective and must be replaced.
     ├── JobError                 A job ended without success.
     │   ├── MemoryExceededError  A job exceeded its memory limit.
     │   ├── TimeLimitError       A job exceeded its timeout.
     │   └── InterruptedRunError  A run was stopped before its end.
     ├── UnavailableError         A part of Gridmill does not answer now.
+    │   ├── CredentialsError     The cloud provider refuses the credentials.
     │   ├── UnreachedError       Nothing listens at the address, and no request was sent.
     │   ├── HungNodeError        The process of the control node exists but does not answer.
     │   ├── AwayError            Nothing answers at the address.
@@ -130,6 +135,35 @@ class CapacityError(GridmillError):
     default_hint = "Request less, or add a larger site; `gridmill list sites` shows the sizes."
 
 
+class NoMachineError(CapacityError):
+    """The provider has no free machine of this type in this zone now. The request may succeed in another
+    zone or later. No machine was started."""
+
+    code = "no-machine"
+    default_hint = "Allow other instance types or regions, or try again later."
+
+
+class QuotaError(CapacityError):
+    """The quota of the account does not allow this machine in this region. No machine was started."""
+
+    code = "quota"
+    default_hint = "Ask the provider for a higher quota, or allow other regions or instance types."
+
+
+class RefusedError(GridmillError):
+    """The provider has refused a request for a reason that does not change by itself, such as an unknown
+    image or missing rights. No machine was started."""
+
+    code = "refused-by-provider"
+
+
+class MachineFaultError(GridmillError):
+    """A rented machine is defective or differs from the request: a GPU is missing, the driver does not
+    match, or the machine never answers. Another machine may work."""
+
+    code = "machine-fault"
+
+
 class JobError(GridmillError):
     """A job ended without success. For a job of a run, the error has the `run`, the `job`, its `exit_code`
     (None if there is none) and the last lines of its `log`."""
@@ -179,6 +213,14 @@ class UnavailableError(GridmillError):
 
     code = "unavailable"
     retryable = True
+
+
+class CredentialsError(UnavailableError):
+    """The provider refuses the credentials. Calls are repeated, because somebody can renew the
+    credentials."""
+
+    code = "credentials"
+    default_hint = "Renew the credentials of the provider; Gridmill then continues."
 
 
 class UnreachedError(UnavailableError):
@@ -254,7 +296,12 @@ TABLE: dict[str, ErrorRow] = {
         ErrorRow(error=HomeInUseError, http_status=409, exit_code=6),
         ErrorRow(error=StoreInUseError, http_status=409, exit_code=6),
         ErrorRow(error=CapacityError, http_status=409, exit_code=7),
+        ErrorRow(error=NoMachineError, http_status=409, exit_code=7),
+        ErrorRow(error=QuotaError, http_status=409, exit_code=7),
+        ErrorRow(error=RefusedError, http_status=502, exit_code=7),
+        ErrorRow(error=MachineFaultError, http_status=502, exit_code=7),
         ErrorRow(error=UnavailableError, http_status=503, exit_code=8),
+        ErrorRow(error=CredentialsError, http_status=503, exit_code=8),
         ErrorRow(error=UnreachedError, http_status=503, exit_code=8),
         ErrorRow(error=HungNodeError, http_status=503, exit_code=8),
         ErrorRow(error=AwayError, http_status=503, exit_code=8),

@@ -96,7 +96,7 @@ class Cause(StrEnum):
     INTERNAL = "internal"
 
 
-State = TypeVar("State", RunState, JobState, AttemptState, DeploymentState, PodState)
+State = TypeVar("State", bound=StrEnum)
 
 RUN_MOVES: Mapping[RunState, frozenset[RunState]] = {
     RunState.ACTIVE: frozenset({RunState.STOPPING, RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED}),

@@ -1,0 +1,187 @@
+"""This module has the lease, which is the record of a rented machine. A lease is stored before its machine is
+requested.
+
+A lease has one try for each request to the provider. The token of a try is the idempotency key of the
+request, so that a repeated request does not rent a second machine. A lease is closed only after the provider
+has confirmed that the machine and everything that was created for it no longer exist.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.states import check_move
+
+MICROS = 1_000_000
+"""The number of micro-units in one unit of a currency."""
+HOUR_SECONDS = 3600.0
+
+
+class LeaseState(StrEnum):
+    """The states that a lease can have."""
+
+    PLANNED = "planned"
+    """The lease is stored, and no request was sent to the provider."""
+    LAUNCHING = "launching"
+    """A try is stored. The provider may have started a machine for it."""
+    BOOTING = "booting"
+    """The provider has confirmed the machine, and its SSH server has not answered yet."""
+    PREPARING = "preparing"
+    """The machine is checked, Gridmill is installed on it, and its server is started."""
+    READY = "ready"
+    """Pods can start on the machine."""
+    RELEASING = "releasing"
+    """The machine must end. The provider has not confirmed yet that it has ended."""
+    CLOSED = "closed"
+    """The provider has confirmed that nothing of the lease is left."""
+
+
+LEASE_MOVES: Mapping[LeaseState, frozenset[LeaseState]] = {
+    LeaseState.PLANNED: frozenset({LeaseState.LAUNCHING, LeaseState.RELEASING, LeaseState.CLOSED}),
+    LeaseState.LAUNCHING: frozenset({LeaseState.BOOTING, LeaseState.RELEASING}),
+    # a bad machine is replaced by another try of the same lease
+    LeaseState.BOOTING: frozenset({LeaseState.PREPARING, LeaseState.LAUNCHING, LeaseState.RELEASING}),
+    LeaseState.PREPARING: frozenset({LeaseState.READY, LeaseState.LAUNCHING, LeaseState.RELEASING}),
+    LeaseState.READY: frozenset({LeaseState.RELEASING}),
+    LeaseState.RELEASING: frozenset({LeaseState.CLOSED}),
+    LeaseState.CLOSED: frozenset(),
+}
+
+
+class TryState(StrEnum):
+    """The states of one request for a machine."""
+
+    WRITTEN = "written"
+    """The try is stored. It is unknown whether the provider has received the request."""
+    CONFIRMED = "confirmed"
+    """The provider has returned or listed the machine of the try."""
+    REFUSED = "refused"
+    """The provider has refused the request, so that no machine exists for the try."""
+    ABSENT = "absent"
+    """The answer was lost, and the provider lists no machine for the try after the time that its lists may
+    lag behind."""
+    ENDED = "ended"
+    """The provider has confirmed that the machine of the try has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchTry:
+    """One request for a machine. `token` is the idempotency key, which no other try has. `price_micros` is
+    the price per hour in micro-units of `currency`, or None if it is unknown. `at` is the Unix time at which
+    the try was stored, `confirmed` the time at which the machine was first seen, and `ended` the time at
+    which the provider confirmed the end of the machine. `message` is the provider's reason for a refusal or
+    for the end."""
+
+    number: int
+    token: str
+    region: str
+    zone: str
+    instance_type: str
+    spot: bool = False
+    price_micros: int | None = None
+    currency: str = "USD"
+    state: TryState = TryState.WRITTEN
+    machine_id: str = ""
+    message: str = ""
+    at: float = 0.0
+    confirmed: float | None = None
+    ended: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentalTerms:
+    """The conditions under which machines may be rented for a resource, parsed from the settings of the
+    resource and its site.
+
+    `instance_type` is a type of the provider, or empty if any type with the needed amounts may be used.
+    `region` is the beginning of the name of a region. `max_price_micros` is the highest price per hour in
+    micro-units of `currency` (None: no limit, which requires known prices). `max_seconds` is the longest time
+    for which one machine may be rented, and `max_cost_micros` the highest cost of one lease. A machine ends
+    itself after `dead_man_seconds` without contact to the control node and without a running job. After a
+    failure, the machine is kept for `keep_on_failure_seconds`, but not longer than the limits allow.
+    `accept_no_self_end` permits machines that cannot end themselves. `image` is an image of the provider
+    (empty: the provider's image for the type). `disk_bytes` is the size of the machine's disk (None:
+    computed from the job).
+    """
+
+    instance_type: str = ""
+    gpu_memory_bytes: int | None = None
+    region: str = ""
+    spot: bool = False
+    max_price_micros: int | None = None
+    max_cost_micros: int | None = None
+    currency: str = "USD"
+    max_seconds: float = 24 * HOUR_SECONDS
+    dead_man_seconds: float = 900.0
+    keep_on_failure_seconds: float = 0.0
+    accept_no_self_end: bool = False
+    image: str = ""
+    disk_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The record of a rented machine, on which one pod of a deployment runs.
+
+    `provider` is the name of the cloud site, `owner` identifies the grid in the tags of its machines.
+    `needs` are the amounts that the pod needs. `tries` has the requests to the provider, the last one last.
+    `opened`, `ready`, `release_asked` and `closed` are Unix times. `reason` is the reason why the machine
+    must end. `problem` is a lasting problem, such as credentials that the provider refuses. `address` is the
+    address at which the machine's SSH server answers. `leftovers` are the ids of the provider's resources,
+    other than machines, that could not be deleted yet.
+    """
+
+    id: str
+    provider: str
+    owner: str
+    resource: str
+    deployment_id: str
+    pod_id: str
+    state: LeaseState
+    terms: RentalTerms
+    needs_cpus: float = 0.0
+    needs_memory_bytes: int = 0
+    needs_gpus: int = 0
+    tries: tuple[LaunchTry, ...] = ()
+    address: str = ""
+    opened: float = 0.0
+    ready: float | None = None
+    release_asked: float | None = None
+    closed: float | None = None
+    reason: str = ""
+    problem: str = ""
+    leftovers: tuple[str, ...] = ()
+
+    @property
+    def last_try(self) -> LaunchTry | None:
+        """The last request to the provider, if there is one."""
+        return self.tries[-1] if self.tries else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a machine or another resource of the lease may still exist at the provider."""
+        return self.state is not LeaseState.CLOSED
+
+
+def check_lease_move(lease: Lease, state: LeaseState) -> None:
+    """Raises ConflictError if the lease cannot change to this state."""
+    check_move(LEASE_MOVES, lease.state, state, f"lease {lease.id}")
+
+
+def cost_micros(launch_try: LaunchTry, now: float, least_seconds: float = 60.0) -> int | None:
+    """Returns the cost of the machine of a try until `now`, in micro-units of its currency, rounded up. The
+    provider bills each second, but at least `least_seconds`. The cost is 0 if no machine was confirmed, and
+    None if the price is unknown."""
+    if launch_try.confirmed is None:
+        return 0
+    if launch_try.price_micros is None:
+        return None
+    end = now if launch_try.ended is None else launch_try.ended
+    seconds = max(least_seconds, end - launch_try.confirmed)
+    return -int(-seconds * launch_try.price_micros // HOUR_SECONDS)
+
+
+def lease_cost_micros(lease: Lease, now: float) -> int | None:
+    """Returns the cost of all machines of a lease until `now`, or None if a price is unknown."""
+    costs = [cost_micros(one, now) for one in lease.tries]
+    return None if None in costs else sum(cost for cost in costs if cost is not None)
