@@ -307,16 +307,16 @@ def test_some_look_in_a_tick_those_behind_the_others_first(monkeypatch: pytest.M
     control.choices.to_recheck, pauses = [], []
     for _ in range(3):
         control.choices.next_at = 0.0
-        pauses.append(look_elsewhere.reconsider_sites(control))
+        pauses.append(look_elsewhere.reconsider_sites(control.job_moves))
     assert looked == ["j4", "j3", "j2", "j1", "j0"]
     assert pauses == [look_elsewhere.PAUSE_SECONDS] * 2 + [look_elsewhere.LOOK_AGAIN_SECONDS]
-    assert look_elsewhere.reconsider_sites(control) > 0.0
+    assert look_elsewhere.reconsider_sites(control.job_moves) > 0.0
     assert len(looked) == len(jobs)  # not yet again
     one.node.control.sites["farm"] = one.world
     finish(one, run)
     control.choices.next_at = 0.0
-    look_elsewhere.reconsider_sites(control)
-    assert look_elsewhere.reconsider_sites(control) == float("inf")  # nobody is left
+    look_elsewhere.reconsider_sites(control.job_moves)
+    assert look_elsewhere.reconsider_sites(control.job_moves) == float("inf")  # nobody is left
 
 
 def test_what_a_file_is_refused_for_is_refused_of_all() -> None:

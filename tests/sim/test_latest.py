@@ -86,7 +86,7 @@ def test_a_backfill_makes_no_latest_version_but_of_a_sink(grid: Simulation) -> N
     both = Pipeline(name="w", jobs=(load, dataset("line")))
     finish(grid, grid.submit(both))
     with grid.node.changing() as transaction:
-        chunk = begin_run(grid.node.control, transaction, both, force=True, chunk="w/1")
+        chunk = begin_run(grid.node.control.run_creation, transaction, both, force=True, chunk="w/1")
     assert finish(grid, chunk).state == RunState.SUCCEEDED
     assert [one.number for one in service(grid).artifacts(name="w/line").items] == [2, 1]
     assert service(grid).artifact("w/line").id == "w/line@1"

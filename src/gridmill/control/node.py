@@ -77,9 +77,13 @@ class ControlNode:
                 receive(control.starting, control.bring_ups)
                 observe(control)
                 advance(control)
-                until_due = min(keep_schedules(control), keep_backfills(control), reconsider_sites(control))
+                until_due = min(
+                    keep_schedules(control), keep_backfills(control), reconsider_sites(control.job_moves)
+                )
                 wanted = dispatch(control)
-            until_due = min(until_due, reap(control))
+            until_due = min(
+                until_due, reap(control.starting, control.bring_ups, control.sites, control.limits)
+            )
             discard(control.storage, control.problems, control.background, control.discarded)
             control.ledger.flush()
             if control.background.has_more() or control.candidates or not wanted.complete:
@@ -269,7 +273,7 @@ class ControlNode:
                 self._load()
             control.background.apply_results()
             self._release_idle()
-            reap_now(control)
+            reap_now(control.starting, control.bring_ups, control.sites, control.limits)
             control.ledger.flush()
 
     def begin_release(self) -> None:

@@ -404,6 +404,52 @@ class Starting:
         return self.endings.channels
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMoves:
+    """The parts of the control node's state that are needed to choose the resource of a job, and to move a
+    job to another resource."""
+
+    catalog: Catalog
+    problems: Problems
+    choices: SiteChoices
+    site_states: SiteStates
+    timeline: Timeline
+
+    @property
+    def ledger(self) -> Ledger:
+        """The `Ledger` that the catalog uses."""
+        return self.catalog.ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCreation:
+    """The parts of the control node's state that are needed to create a run. `claimed` has the pipelines
+    whose names were reserved in the storage root."""
+
+    catalog: Catalog
+    storage: Storage
+    counters: Counters
+    claimed: set[str]
+    clients: Clients
+    candidates: Candidates
+
+    @property
+    def ledger(self) -> Ledger:
+        """The `Ledger` that the catalog uses."""
+        return self.catalog.ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundReads:
+    """The parts of the control node's state that are needed to read files in the background: the storage,
+    the threads, and the results that were not used yet."""
+
+    storage: Storage
+    runner: BackgroundRunner
+    clock: Clock
+    pending: PendingReads
+
+
 @dataclass(slots=True, kw_only=True)
 class Control:
     """The whole state of a control node, divided into parts: its interfaces to the store, sites and pods,
@@ -460,6 +506,36 @@ class Control:
         """The parts of the control node's state that are needed to start an attempt."""
         return Starting(
             endings=self.endings, timeline=self.timeline, aside=self.background, clients=self.clients
+        )
+
+    @property
+    def run_creation(self) -> RunCreation:
+        """The parts of the control node's state that are needed to create a run."""
+        return RunCreation(
+            catalog=self.catalog,
+            storage=self.storage,
+            counters=self.counters,
+            claimed=self.claimed,
+            clients=self.clients,
+            candidates=self.candidates,
+        )
+
+    @property
+    def job_moves(self) -> JobMoves:
+        """The parts of the control node's state that are needed to choose the resource of a job."""
+        return JobMoves(
+            catalog=self.catalog,
+            problems=self.problems,
+            choices=self.choices,
+            site_states=self.site_states,
+            timeline=self.timeline,
+        )
+
+    @property
+    def reads(self) -> BackgroundReads:
+        """The parts of the control node's state that are needed to read files in the background."""
+        return BackgroundReads(
+            storage=self.storage, runner=self.background, clock=self.clock, pending=self.pending_reads
         )
 
     def now(self) -> float:

@@ -173,7 +173,7 @@ def chunk_ids(backfill: Backfill) -> tuple[str, ...]:
     return tuple(chunk_id(backfill.name, *span) for span in spans(backfill))
 
 
-def next_chunk(backfill: Backfill, left: Iterable[Chunk], active: int) -> Chunk | None:
+def decide_chunk(backfill: Backfill, left: Iterable[Chunk], active: int) -> Chunk | None:
     """Return the chunk to process now, out of the chunks in `left`. `active` is the number of runs of the
     backfill that are active."""
     if backfill.stopped or active >= backfill.parallel:

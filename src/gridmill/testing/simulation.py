@@ -222,7 +222,7 @@ class Simulation:
     def submit(self, pipeline: Pipeline, *, force: bool = True, adopt: bool = False) -> Run:
         """Starts a run of the pipeline. Raises the errors of the record store."""
         with self.node.changing() as transaction:
-            return begin_run(self.node.control, transaction, pipeline, force=force, adopt=adopt)
+            return begin_run(self.node.control.run_creation, transaction, pipeline, force=force, adopt=adopt)
 
     def apply(self, pipeline: Pipeline) -> None:
         """Stores a pipeline with its schedule."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridmill.domain.backfill import Backfill, Chunk, ChunkState, chunk_values, spans
-from gridmill.domain.due_times import chunk_ids, is_chunk_kept, next_chunk, outage_over, state_of
+from gridmill.domain.due_times import chunk_ids, decide_chunk, is_chunk_kept, outage_over, state_of
 from gridmill.domain.job import Job
 from gridmill.domain.naming import read_moment
 from gridmill.domain.pipeline import Pipeline
@@ -142,12 +142,12 @@ def test_what_cannot_be_cut_is_refused(wrong, said):
 
 def test_the_oldest_is_next_or_the_newest_as_long_as_there_is_room():
     left = [chunk("2013-01-08"), chunk("2013-01-01"), chunk("2013-01-15")]
-    assert next_chunk(backfill(), left, 0) == left[1]
-    assert next_chunk(backfill(newest_first=True), left, 0) == left[2]
-    assert next_chunk(backfill(), left, 1) is None
-    assert next_chunk(backfill(parallel=2), left, 1) == left[1]
-    assert next_chunk(backfill(stopped=True), left, 0) is None
-    assert next_chunk(backfill(), [], 0) is None
+    assert decide_chunk(backfill(), left, 0) == left[1]
+    assert decide_chunk(backfill(newest_first=True), left, 0) == left[2]
+    assert decide_chunk(backfill(), left, 1) is None
+    assert decide_chunk(backfill(parallel=2), left, 1) == left[1]
+    assert decide_chunk(backfill(stopped=True), left, 0) is None
+    assert decide_chunk(backfill(), [], 0) is None
 
 
 def test_a_chunk_is_skipped_only_where_all_of_it_is_in_an_outage():

@@ -1,12 +1,13 @@
 """This module has the active runs of schedules, and the current state of a schedule."""
 
 from gridmill.control.ledger import Ledger
-from gridmill.control.state import Control
+from gridmill.control.state import ScheduleTimers
 from gridmill.domain.due_times import decide, upcoming
 from gridmill.domain.run import Run
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.states import FINISHED_JOBS
 from gridmill.domain.views import ScheduleView
+from gridmill.ports.clock import Clock
 
 
 def active_runs(ledger: Ledger, schedule: Schedule) -> list[Run]:
@@ -32,14 +33,16 @@ UPCOMING = 3
 """The number of future due times that are shown."""
 
 
-def schedule_view(control: Control, schedule: Schedule) -> ScheduleView:
+def schedule_view(
+    ledger: Ledger, clock: Clock, timers: ScheduleTimers | None, schedule: Schedule
+) -> ScheduleView:
     """Return the current state of a schedule, for display."""
-    now = control.clock.now()
-    if control.alarms is None:
+    now = clock.now()
+    if timers is None:
         return ScheduleView(schedule=schedule, why="waits until `gridmill up` runs")
-    active = _active(control.ledger, schedule)
-    verdict = decide(schedule, now, awake_since=control.alarms.awake_since, active=active)
-    watch = control.alarms.watches.get(schedule.name)
+    active = _active(ledger, schedule)
+    verdict = decide(schedule, now, awake_since=timers.awake_since, active=active)
+    watch = timers.watches.get(schedule.name)
     if watch is not None and not schedule.paused:
         return ScheduleView(schedule=schedule, why=watch.message)
     why = "paused" if schedule.paused else verdict.message or schedule.message

@@ -3,8 +3,8 @@ resource."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Catalog, Problems, SiteChoices, SiteStates, Timeline
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Catalog, JobMoves, SiteStates
 from gridmill.control.steps.end_attempt import defect
 from gridmill.control.steps.inputs import inputs_of
 from gridmill.control.steps.parts import cut
@@ -30,8 +30,7 @@ MOST_MOVES = 8
 
 
 def chosen_resource(
-    catalog: Catalog,
-    sites_seen: SiteStates,
+    moves: JobMoves,
     joining: CachedForecasts,
     job_run: JobRun,
     inputs: Sequence[Input],
@@ -48,7 +47,7 @@ def chosen_resource(
     resources = resources_for(job, job_run.pipeline, snapshot.resources)
     if len(resources) == 1:
         return resources[0], None
-    readings = readings_of(catalog, (entry.artifact for entry in inputs))
+    readings = readings_of(moves.catalog, (entry.artifact for entry in inputs))
     sizings = {one.name: _sized(snapshot, job_run, size, one) for one in resources}
     options = alternatives(
         job,
@@ -57,9 +56,9 @@ def chosen_resource(
         pipeline=job_run.pipeline,
         size=size,
         readings=readings,
-        back_bytes=made_before(catalog, job_run.name),
-        away=sites_seen.unreachable,
-        crowded=crowded_among(sites_seen, resources),
+        back_bytes=made_before(moves.catalog, job_run.name),
+        away=moves.site_states.unreachable,
+        crowded=crowded_among(moves.site_states, resources),
         project=job_run.project,
         standing=job_run if standing else None,
     )
@@ -75,9 +74,9 @@ def chosen_resource(
     return chosen, choice
 
 
-def joining_now(ledger: Ledger, sites_seen: SiteStates, timeline: Timeline) -> CachedForecasts:
+def joining_now(moves: JobMoves) -> CachedForecasts:
     """Return the expected wait at each resource."""
-    return CachedForecasts(ledger.snapshot, timeline.now(), coming_at_farms(sites_seen))
+    return CachedForecasts(moves.ledger.snapshot, moves.timeline.now(), coming_at_farms(moves.site_states))
 
 
 def _sized(snapshot: Snapshot, job_run: JobRun, size: JobSize, resource: Resource) -> Sizing:
@@ -145,7 +144,7 @@ def made_before(catalog: Catalog, name: str) -> int | None:
     return newest.output.size_bytes if newest is not None else None
 
 
-def _may_move(job_run: JobRun) -> bool:
+def may_move(job_run: JobRun) -> bool:
     """Return whether the job may move to another resource. If the memory of a job was raised after a kill,
     the job stays on its resource, because this size was measured there."""
     whole = job_run.part is None and not job_run.parts and not job_run.memory_kills
@@ -153,10 +152,7 @@ def _may_move(job_run: JobRun) -> bool:
 
 
 def move(
-    catalog: Catalog,
-    problems: Problems,
-    choices: SiteChoices,
-    sites_seen: SiteStates,
+    moves: JobMoves,
     joining: CachedForecasts,
     transaction: Transaction,
     job_run: JobRun,
@@ -167,12 +163,12 @@ def move(
     job has moved. `refused` is the reason why the job can never run on its present resource."""
     within = transaction.within()
     try:
-        after = _moved(catalog, sites_seen, joining, within, job_run, refused)
+        after = _moved(moves, joining, within, job_run, refused)
     except GridmillError:
         return False  # no error here, because the job reports this error at its resource when it starts
     except Exception as error:  # noqa: BLE001  the error would block all other jobs in each tick
-        defect(problems, job_run.id, error)
-        choices.choosing.discard(job_run.id)
+        defect(moves.problems, job_run.id, error)
+        moves.choices.choosing.discard(job_run.id)
         return False
     if after is None or after.state in FINISHED_JOBS:
         return False
@@ -182,8 +178,7 @@ def move(
 
 
 def _moved(
-    catalog: Catalog,
-    sites_seen: SiteStates,
+    moves: JobMoves,
     joining: CachedForecasts,
     transaction: Transaction,
     job_run: JobRun,
@@ -191,21 +186,19 @@ def _moved(
 ) -> JobRun | None:
     """Return the job for the other resource. The job is divided into parts if it ends sooner there in parts.
     The result is None if the job stays on its resource."""
-    size, inputs = job_run.size or JobSize(), inputs_of(catalog, transaction, job_run)
-    resource, choice = chosen_resource(
-        catalog, sites_seen, joining, job_run, inputs, size, standing=True, refused=refused
-    )
+    size, inputs = job_run.size or JobSize(), inputs_of(moves.catalog, transaction, job_run)
+    resource, choice = chosen_resource(moves, joining, job_run, inputs, size, standing=True, refused=refused)
     if choice is None or resource.name == job_run.resource or choice.chosen.problem:
         return None
     sizing = with_choice(_sized(joining.snapshot, job_run, size, resource), choice)
     moved = replace(job_run, resource=resource.name, sizing=sizing, moves=job_run.moves + 1)
-    return cut(catalog.ledger, transaction, moved)
+    return cut(moves.ledger, transaction, moved)
 
 
 def may_flee(job_run: JobRun) -> bool:
     """Return whether a job that can never run on its resource may move to another resource. A refused job
     can move to other resources only a limited number of times."""
-    return _may_move(job_run) and job_run.moves < MOST_MOVES
+    return may_move(job_run) and job_run.moves < MOST_MOVES
 
 
 def with_choice(sizing: Sizing, choice: ResourceChoice | None) -> Sizing:

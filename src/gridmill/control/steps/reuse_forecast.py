@@ -9,9 +9,8 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
 
-from gridmill.control.background import BackgroundRunner
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Catalog, CodeFiles, PendingReads, Timeline
+from gridmill.control.state import BackgroundReads, Catalog, CodeFiles, PendingReads, Timeline
 from gridmill.control.steps.inputs import inputs_of
 from gridmill.control.steps.provenance import provenance_of, restorable, why_executes, why_restored
 from gridmill.control.steps.result_names import settle_names
@@ -175,9 +174,7 @@ def _is_broken(storage: Storage, version: Artifact) -> bool:
 
 
 def why_broken(
-    storage: Storage,
-    background_runner: BackgroundRunner,
-    looks: PendingReads,
+    reads: BackgroundReads,
     versions: Iterable[Artifact],
     asker: str,
     *,
@@ -191,10 +188,10 @@ def why_broken(
     if not stored:
         return ""
     key = f"{', '.join(one.id for one in stored)} for {asker}"
-    if key not in looks.files:
-        look = partial(_look, storage, stored)
-        background_runner.submit(f"files of {key}", look, partial(_keep, looks, key, then))
-    future = looks.files.pop(key, None)
+    if key not in reads.pending.files:
+        look = partial(_look, reads.storage, stored)
+        reads.runner.submit(f"files of {key}", look, partial(_keep, reads.pending, key, then))
+    future = reads.pending.files.pop(key, None)
     return future.result() if future is not None else None
 
 
@@ -209,6 +206,6 @@ def _look(storage: Storage, versions: Iterable[Artifact]) -> str:
     return ""
 
 
-def _keep(looks: PendingReads, key: str, then: Callable[[], None], future: "Future[str]") -> None:
-    looks.files[key] = future
+def _keep(pending: PendingReads, key: str, then: Callable[[], None], future: "Future[str]") -> None:
+    pending.files[key] = future
     then()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Candidates, Catalog, Channels, Clients, Control, Counters
+from gridmill.control.state import Candidates, Catalog, Channels, Clients, Counters, RunCreation
 from gridmill.control.steps.inputs import declared_sizes
 from gridmill.control.steps.parts import stop_attempt
 from gridmill.control.steps.pipeline_folders import check_run_origin, note_origin
@@ -250,7 +250,7 @@ def declare_resources(ledger: Ledger, transaction: Transaction, pipeline: Pipeli
 
 
 def begin_run(
-    control: Control,
+    creation: RunCreation,
     transaction: Transaction,
     pipeline: Pipeline,
     *,
@@ -268,18 +268,18 @@ def begin_run(
     order(pipeline)
     check_names(pipeline)
     check_times(pipeline)
-    note_origin(control.ledger, control.storage, transaction, pipeline, adopt=adopt)
-    _claim(control.ledger, control.storage, control.counters, control.claimed, pipeline.name)
-    resources = declare_resources(control.ledger, transaction, pipeline)
-    used = resources_used(control.ledger, pipeline, resources)
+    note_origin(creation.ledger, creation.storage, transaction, pipeline, adopt=adopt)
+    _claim(creation.ledger, creation.storage, creation.counters, creation.claimed, pipeline.name)
+    resources = declare_resources(creation.ledger, transaction, pipeline)
+    used = resources_used(creation.ledger, pipeline, resources)
     for resource in used.values():
         if transaction.get(Resource, resource.name) is None:
             transaction.put(resource)
-    check_project(control.ledger, pipeline)
+    check_project(creation.ledger, pipeline)
     run = Run(
-        id=f"{pipeline.name}-{control.counters.next(pipeline.name)}",
+        id=f"{pipeline.name}-{creation.counters.next(pipeline.name)}",
         pipeline=pipeline.name,
-        order=control.counters.next("order"),
+        order=creation.counters.next("order"),
         state=RunState.ACTIVE,
         created=transaction.now,
         started=transaction.now,
@@ -292,22 +292,22 @@ def begin_run(
         chunk=chunk,
         project=pipeline.project,
         only=only,
-        attended=control.clients.asked.attended,
-        request=control.clients.asked.request,
-        settled=settle_names(control.catalog, pipeline.jobs),
+        attended=creation.clients.asked.attended,
+        request=creation.clients.asked.request,
+        settled=settle_names(creation.catalog, pipeline.jobs),
         data=pipeline.loads,
         file=pipeline.file,
         jobs=len(pipeline.jobs),
     )
     transaction.put(run)
     # without listings, because the sources are listed when their jobs are ready
-    sizes = declared_sizes(control.catalog, pipeline, {})
+    sizes = declared_sizes(creation.catalog, pipeline, {})
     job_runs = [
         replace(
             _job_run(
-                control.ledger,
+                creation.ledger,
                 run,
-                _as_declared(control.ledger, job, pipeline),
+                _as_declared(creation.ledger, job, pipeline),
                 index,
                 used[job.name],
                 sizes[job.name],
@@ -318,7 +318,7 @@ def begin_run(
     ]
     for job in job_runs:
         transaction.put(replace(job, force=True) if force and (not only or job.job.name in only) else job)
-    control.candidates.add(run.id, [job.id for job in job_runs if not job.needs])
+    creation.candidates.add(run.id, [job.id for job in job_runs if not job.needs])
     return run
 
 

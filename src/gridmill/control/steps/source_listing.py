@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 
-from gridmill.control.background import BackgroundRunner
-from gridmill.control.state import PendingReads
+from gridmill.control.state import BackgroundReads, PendingReads
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
 from gridmill.domain.source import Source
 from gridmill.errors import GridmillError, StorageError
-from gridmill.ports.clock import Clock
 from gridmill.ports.storage import FileStat, Storage
 
 
@@ -59,10 +57,7 @@ def _list(storage: Storage, source: Source, folder: str, now: float) -> SourceLi
 
 
 def listed(
-    storage: Storage,
-    background_runner: BackgroundRunner,
-    clock: Clock,
-    looks: PendingReads,
+    reads: BackgroundReads,
     key: str,
     jobs: Iterable[Job],
     folder: str,
@@ -75,15 +70,15 @@ def listed(
     local = [job for job in jobs if job.sink is not None and job.sink.source.local_paths]
     if not local:
         return {}
-    if key not in looks.listings:
-        look = partial(list_sources, storage, local, folder, clock.now())
-        background_runner.submit(f"sources of {key}", look, partial(_keep, looks, key, then))
-    listing = looks.listings.pop(key, None)
+    if key not in reads.pending.listings:
+        look = partial(list_sources, reads.storage, local, folder, reads.clock.now())
+        reads.runner.submit(f"sources of {key}", look, partial(_keep, reads.pending, key, then))
+    listing = reads.pending.listings.pop(key, None)
     return listing.result() if listing is not None else None
 
 
 def _keep(
-    looks: PendingReads, key: str, then: Callable[[], None], future: Future[dict[str, SourceListing]]
+    pending: PendingReads, key: str, then: Callable[[], None], future: Future[dict[str, SourceListing]]
 ) -> None:
-    looks.listings[key] = future
+    pending.listings[key] = future
     then()

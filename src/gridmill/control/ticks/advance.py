@@ -39,7 +39,7 @@ from gridmill.scheduler.sizing import size_job
 def advance(control: Control) -> None:
     """Check the jobs that may be able to run. When a job has ended, also check the jobs that need it."""
     transaction = control.ledger.begin(control.timeline.now())
-    joining = joining_now(control.ledger, control.site_states, control.timeline)
+    joining = joining_now(control.job_moves)
     touched: set[str] = set()
     candidates = [*control.candidates.take(CANDIDATES_PER_TICK)]
     jobs = (transaction.get(JobRun, job_run_id) for job_run_id in candidates)
@@ -93,10 +93,7 @@ def _advanced(
     again = partial(control.candidates.add, run.id, [job_run.id])
     try:
         listings = listed(
-            control.storage,
-            control.background,
-            control.clock,
-            control.pending_reads,
+            control.reads,
             job_run.id,
             [job_run.job],
             run.folder,
@@ -162,11 +159,7 @@ def _ready(
     look = may_stand or leaves_checkpoints(job_run.job)
     same = restorable(control.catalog, job_run, made_from) if look else None
     broken = (
-        why_broken(
-            control.storage, control.background, control.pending_reads, (same,), job_run.id, then=again
-        )
-        if may_stand and same is not None
-        else ""
+        why_broken(control.reads, (same,), job_run.id, then=again) if may_stand and same is not None else ""
     )
     if broken is None:
         return job_run
@@ -179,9 +172,7 @@ def _ready(
     snapshot, choice = control.ledger.snapshot, None
     if job_run.job.resources:
         try:
-            candidates, choice = chosen_resource(
-                control.catalog, control.site_states, joining, job_run, inputs, size
-            )
+            candidates, choice = chosen_resource(control.job_moves, joining, job_run, inputs, size)
         except PipelineError as error:
             return _failed(job_run, now, explained(error))
         job_run = replace(job_run, resource=candidates.name)

@@ -48,7 +48,7 @@ def dispatch(control: Control) -> Plan:
         starts=not control.disk.shortage,
     )
     transaction = control.ledger.begin(control.timeline.now())
-    joining = joining_now(control.ledger, control.site_states, control.timeline)
+    joining = joining_now(control.job_moves)
     for refusal in wanted.refusals:
         _refuse(control, joining, transaction, refusal)
     for interrupt in wanted.interrupts:
@@ -280,10 +280,7 @@ def _refuse(control: Control, joining: CachedForecasts, transaction: Transaction
     if job_run is None:
         return
     if may_flee(job_run) and move(
-        control.catalog,
-        control.problems,
-        control.choices,
-        control.site_states,
+        control.job_moves,
         joining,
         transaction,
         job_run,

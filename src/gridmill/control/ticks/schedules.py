@@ -42,19 +42,13 @@ def start_scheduled(
         control.catalog, control.code, control.timeline, pipeline, listings, scheduled=True
     )
     all_stand = standing.keys() >= {job.name for job in pipeline.jobs if job.when == When.SUCCESS}
-    broken = (
-        why_broken(
-            control.storage, control.background, control.pending_reads, standing.values(), schedule.name
-        )
-        if all_stand
-        else ""
-    )
+    broken = why_broken(control.reads, standing.values(), schedule.name) if all_stand else ""
     if broken is None:
         return None
     if all_stand and not broken:
         return replace(schedule, unchanged=schedule.unchanged + 1, message=_nothing_new(standing))
     inner = transaction.within()
-    run = begin_run(control, inner, pipeline, force=False, only=schedule.only, due=due)
+    run = begin_run(control.run_creation, inner, pipeline, force=False, only=schedule.only, due=due)
     transaction.join(inner)
     return replace(schedule, last_run=run.id, runs=schedule.runs + 1, message="")
 
@@ -124,10 +118,7 @@ def _look(
     whether a source has new data, the source is treated as new at each check."""
     pipeline = scheduled_pipeline(control.ledger, schedule)
     listings = listed(
-        control.storage,
-        control.background,
-        control.clock,
-        control.pending_reads,
+        control.reads,
         _key(schedule),
         pipeline.jobs,
         pipeline.folder,
@@ -255,10 +246,7 @@ def _dealt_with(
         pipeline = scheduled_pipeline(control.ledger, schedule, verdict.start)
         key = f"schedule {schedule.name} at {verdict.start}"
         listings = listed(
-            control.storage,
-            control.background,
-            control.clock,
-            control.pending_reads,
+            control.reads,
             key,
             pipeline.jobs,
             pipeline.folder,

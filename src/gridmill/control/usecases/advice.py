@@ -87,7 +87,9 @@ class AdviceUseCases(UseCases):
             )
         job = probe_job(declared.job, declared.pipeline.name, workers)
         with self._node.changing() as transaction:
-            run = begin_run(self._control, transaction, replace(declared.pipeline, jobs=(job,)), force=True)
+            run = begin_run(
+                self._control.run_creation, transaction, replace(declared.pipeline, jobs=(job,)), force=True
+            )
             transaction.put(replace(run, probe=job.name))
             job_run = transaction.get(JobRun, f"{run.id}/{job.name}")
             if job_run is not None:

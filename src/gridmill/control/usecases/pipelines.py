@@ -1,7 +1,6 @@
 """This module has the use cases of stored pipeline declarations."""
 
 from difflib import get_close_matches
-from functools import partial
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.steps.due_runs import schedule_view
@@ -82,13 +81,13 @@ class PipelineUseCases(UseCases):
         """Return the schedules of stored pipelines and of their jobs, by name."""
         request = page_request(tuple, "schedules", limit, cursor)
         with self._node.lock:
-            schedules, view = self._ledger.snapshot.schedules.values(), partial(schedule_view, self._control)
-            return page_of_views(request, schedules, lambda one: (one.name,), view)
+            schedules = self._ledger.snapshot.schedules.values()
+            return page_of_views(request, schedules, lambda one: (one.name,), self._view)
 
     def schedule(self, name: str) -> ScheduleView:
         """Return one schedule, with its next due times."""
         with self._node.lock:
-            return schedule_view(self._control, self._schedule(name))
+            return self._view(self._schedule(name))
 
     def pause_schedule(self, name: str) -> ScheduleView:
         """Pause the schedule, so that it starts no runs until it is started again."""
@@ -105,6 +104,10 @@ class PipelineUseCases(UseCases):
                 now = self._control.clock.now()
                 transaction.put(replace(schedule, paused=False, done=now, message=""))
         return self.schedule(name)
+
+    def _view(self, schedule: Schedule) -> ScheduleView:
+        control = self._control
+        return schedule_view(control.ledger, control.clock, control.alarms, schedule)
 
     def _schedule(self, name: str) -> Schedule:
         schedule = self._ledger.snapshot.schedules.get(name)

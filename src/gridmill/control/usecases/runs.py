@@ -87,7 +87,9 @@ class RunUseCases(AlterationUseCases):
             raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
         with with_lines(pipeline.lines, pipeline.name), self._node.changing() as transaction:
             check_names_exist(self._control.catalog, pipeline.jobs)
-            run = begin_run(self._control, transaction, pipeline, force=force, only=only, adopt=adopt)
+            run = begin_run(
+                self._control.run_creation, transaction, pipeline, force=force, only=only, adopt=adopt
+            )
             stored_pipeline, ran = (
                 self._ledger.look_up(Pipeline, declared.name),
                 replace(declared, applied=False),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gridmill.control.ledger import Ledger
-from gridmill.control.state import Control, Timeline
+from gridmill.control.state import Catalog, ScheduleTimers, Timeline
 from gridmill.control.steps.due_runs import schedule_view
 from gridmill.control.steps.run_lifecycle import alterations_of
 from gridmill.control.usecases.base import UseCases
@@ -32,11 +32,18 @@ from gridmill.ports.store import key_of
 from gridmill.scheduler.explain import why_waiting
 
 
-def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun | None) -> Iterator[LoadTask]:
+def tasks_of(
+    catalog: Catalog,
+    timeline: Timeline,
+    timers: ScheduleTimers | None,
+    name: str,
+    spec: SinkSpec | None,
+    newest: JobRun | None,
+) -> Iterator[LoadTask]:
     """Return the load tasks of one sink. `newest` is the job of the sink in the newest run that contains
     it."""
-    alterations = alterations_of(control.ledger, name).changes
-    found = control.catalog.newest_artifact(name)
+    alterations = alterations_of(catalog.ledger, name).changes
+    found = catalog.newest_artifact(name)
     version = found if found is not None and not found.removed else None
     task = LoadTask(sink=name, source="", alterations=len(alterations))
     if newest is not None:
@@ -45,9 +52,9 @@ def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun 
             state=newest.state,
             checked=newest.ended,
             run=newest.run_id,
-            why=_why(control.ledger, control.timeline, newest),
+            why=_why(catalog.ledger, timeline, newest),
         )
-    task = _scheduled(control, task)
+    task = _scheduled(catalog.ledger, timeline.clock, timers, task)
     if version is not None:
         task = replace(
             task,
@@ -59,7 +66,7 @@ def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun 
     source = altered(spec, alterations).source if spec is not None else None
     for written in _sources(source, version):
         counted = _with_counts(
-            control.clock, replace(task, source=written), version, files=_has_files(source)
+            timeline.clock, replace(task, source=written), version, files=_has_files(source)
         )
         whole = source is not None and source.sql is not None and source.sql.cursor is None
         yield replace(counted, position="all of it") if whole and version is not None else counted
@@ -108,16 +115,16 @@ def _with_counts(clock: Clock, task: LoadTask, version: Artifact | None, *, file
     )
 
 
-def _scheduled(control: Control, task: LoadTask) -> LoadTask:
+def _scheduled(ledger: Ledger, clock: Clock, timers: ScheduleTimers | None, task: LoadTask) -> LoadTask:
     """Return the load task with the next due time, which is the earlier due time of the sink's own schedule
     and the schedule of its pipeline."""
-    schedules = control.ledger.snapshot.schedules
+    schedules = ledger.snapshot.schedules
     candidates = [schedules[name] for name in (task.sink, task.sink.partition("/")[0]) if name in schedules]
     if not candidates:
         return task
-    views = [schedule_view(control, schedule) for schedule in candidates]
+    views = [schedule_view(ledger, clock, timers, schedule) for schedule in candidates]
     looks = [
-        view.next[0] if view.next else _next_look(control, schedule)
+        view.next[0] if view.next else _next_look(clock, timers, schedule)
         for view, schedule in zip(views, candidates, strict=True)
     ]
     return replace(
@@ -128,12 +135,12 @@ def _scheduled(control: Control, task: LoadTask) -> LoadTask:
     )
 
 
-def _next_look(control: Control, schedule: Schedule) -> float | None:
+def _next_look(clock: Clock, timers: ScheduleTimers | None, schedule: Schedule) -> float | None:
     """Return the time at which a continuous schedule checks its sources again."""
-    watch = control.alarms.watches.get(schedule.name) if control.alarms else None
+    watch = timers.watches.get(schedule.name) if timers is not None else None
     if watch is None or schedule.paused:
         return None
-    return control.clock.now() + max(0.0, watch.look_at - control.clock.monotonic())
+    return clock.now() + max(0.0, watch.look_at - clock.monotonic())
 
 
 class AlterationUseCases(UseCases):
@@ -224,4 +231,5 @@ class AlterationUseCases(UseCases):
         jobs = kept[pipeline].jobs if pipeline in kept else ()
         declared = next((one.sink for one in jobs if one.name == job), None)
         spec = declared or (newest.job.sink if newest is not None else None)
-        return tasks_of(self._control, name, spec, newest)
+        control = self._control
+        return tasks_of(control.catalog, control.timeline, control.alarms, name, spec, newest)
