@@ -1,94 +1,41 @@
 """The interface to a cloud provider, which rents machines by the hour, and the interface that a cloud site
 offers to the control node.
 
-Every call to a provider can be repeated. A provider knows nothing about jobs and pods. `Machine.lease` and
-`Machine.token` come from tags that the provider stores together with the machine, so that a machine is found
-without the records of the control node.
+Every call to a provider can be repeated. A provider knows nothing about jobs and pods. The records that the
+planner also uses (machines, offers, quotas) are defined in `gridmill.domain.machine`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import LaunchTry, Lease
+from gridmill.domain.machine import (
+    Leftover,
+    Machine,
+    MachineState,
+    Offer,
+    ProviderTraits,
+    Quota,
+    SelfEnd,
+)
 
-
-class MachineState(StrEnum):
-    """The state of a machine. Each provider maps its own states by a complete table."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    STOPPED = "stopped"
-    """The machine does not run, but it exists and may cost money."""
-    ENDED = "ended"
-    UNKNOWN = "unknown"
-
-
-class SelfEnd(StrEnum):
-    """The strongest means by which a machine ends itself, without the control node."""
-
-    SHUTDOWN = "shutdown"
-    """A shutdown inside the machine ends the rental (EC2 with the shutdown behaviour `terminate`)."""
-    PROVIDER_TIMER = "provider-timer"
-    """The provider ends the machine at a given time (GCE with `maxRunDuration`)."""
-    OWN_CALL = "own-call"
-    """The machine calls the provider's API with credentials of its own."""
-    NONE = "none"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderTraits:
-    """The properties of a provider. After `list_lag_seconds`, a machine that the provider has started is in
-    its lists. `launch_gap_seconds` is the shortest time between two launches, and `call_gap_seconds` the
-    shortest time between two calls. `bills_stopped` means that a stopped machine still costs money."""
-
-    self_end: SelfEnd
-    list_lag_seconds: float
-    launch_gap_seconds: float = 0.0
-    call_gap_seconds: float = 0.0
-    spot_notice_seconds: float = 0.0
-    least_billed_seconds: float = 60.0
-    bills_stopped: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """A type of machine that can be rented in a region. The prices are per hour, in micro-units of
-    `currency`, and None if they are unknown. `zones` are the zones that offer the type. `gpu_memory_bytes` is
-    the memory of each GPU. `architecture` is `x86_64` or `arm64`."""
-
-    provider: str
-    region: str
-    zones: tuple[str, ...]
-    instance_type: str
-    cpus: int
-    memory_bytes: int
-    gpus: int = 0
-    gpu_model: str = ""
-    gpu_memory_bytes: int = 0
-    architecture: str = "x86_64"
-    disk_bytes: int = 0
-    price_micros: int | None = None
-    spot_price_micros: int | None = None
-    currency: str = "USD"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
-    """A quota of the account in a region. `limit` and `used` have the unit `unit` (such as vCPUs or GPUs);
-    `used` is None if the provider does not report it. `spot` means that the quota is about spot machines.
-    `types` are the instance types, or the beginnings of their names, to which the quota applies."""
-
-    region: str
-    name: str
-    limit: float
-    unit: str
-    types: tuple[str, ...]
-    spot: bool = False
-    used: float | None = None
+__all__ = (
+    "AccountCheck",
+    "CloudPort",
+    "LaunchRequest",
+    "Leftover",
+    "Machine",
+    "MachineReport",
+    "MachineState",
+    "Offer",
+    "ProviderTraits",
+    "Quota",
+    "RentingSite",
+    "SelfEnd",
+)
+"""The records and protocols with which a provider is implemented, in one place for its author."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,41 +71,6 @@ class LaunchRequest:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """A machine as the provider reports it. `lease`, `owner` and `token` come from its tags and are empty if
-    the tags are missing. `native_state` is the provider's word. `reason` is the provider's reason for the
-    state. `launched` is a Unix
-    time."""
-
-    id: str
-    provider: str
-    region: str
-    zone: str
-    instance_type: str
-    state: MachineState
-    native_state: str = ""
-    lease: str = ""
-    owner: str = ""
-    token: str = ""
-    address: str = ""
-    spot: bool = False
-    launched: float | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leftover:
-    """A resource of the provider, other than a machine, that belongs to a lease: a volume, an address, a
-    security group, a key, an image or an object. `lease` and `owner` come from its tags or its name."""
-
-    kind: str
-    id: str
-    region: str
-    lease: str
-    owner: str
-
-
 class CloudPort(Protocol):
     """The interface to one account at a cloud provider. All methods may block for some seconds, and several
     threads may call them at the same time.
@@ -184,7 +96,9 @@ class CloudPort(Protocol):
 
     def machines(self, owner: str = "") -> tuple[Machine, ...]:
         """Return all machines with the tags of Gridmill in all regions of the account that Gridmill may use,
-        also machines that ended recently. `owner` limits the result to the machines of one grid."""
+        also machines that ended recently. `owner` limits the result to the machines of one grid. The result
+        is complete: if a region does not answer, the method raises UnavailableError, because the control node
+        concludes from the list that a machine does not exist."""
 
     def terminate(self, machine: Machine) -> None:
         """End a machine. The method ignores machines that have ended or do not exist."""
