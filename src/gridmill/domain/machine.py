@@ -8,6 +8,7 @@ a machine is found without the records of the control node.
 from enum import StrEnum
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.rental_estimate import Charges
 
 
 class MachineState(StrEnum):
@@ -38,7 +39,8 @@ class SelfEnd(StrEnum):
 class ProviderTraits:
     """The properties of a provider. After `list_lag_seconds`, a machine that the provider has started is in
     its lists. `launch_gap_seconds` is the shortest time between two launches, and `call_gap_seconds` the
-    shortest time between two calls. `bills_stopped` means that a stopped machine still costs money."""
+    shortest time between two calls. `bills_stopped` means that a stopped machine still costs money. `charges`
+    are the prices of everything but the machine, or None if they are unknown."""
 
     self_end: SelfEnd
     list_lag_seconds: float
@@ -47,6 +49,7 @@ class ProviderTraits:
     spot_notice_seconds: float = 0.0
     least_billed_seconds: float = 60.0
     bills_stopped: bool = True
+    charges: Charges | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,105 @@
+"""This module has the expected time and cost of a job on a rented machine, by phase and by kind of cost."""
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import StrEnum
+
+from gridmill.domain.amounts import about
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.lease import MICROS
+
+GIGABYTE = 10**9
+"""The number of bytes for which providers state their prices."""
+MONTH_SECONDS = 730 * 3600.0
+"""The seconds of the month for which providers state the prices of disks."""
+
+
+class Phase(StrEnum):
+    """A phase of the use of a rented machine, in the order of time."""
+
+    BOOT = "boot"
+    """From the request until the machine can start jobs, including the installation of Gridmill."""
+    UPLOAD = "upload"
+    RUN = "run"
+    DOWNLOAD = "download"
+    RELEASE = "release"
+    """From the end of the download until the provider has confirmed the end of the machine."""
+
+
+class CostKind(StrEnum):
+    """What a provider bills."""
+
+    MACHINE = "machine"
+    DISK = "disk"
+    ADDRESS = "public address"
+    EGRESS = "data to home"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charges:
+    """The prices of a provider for everything but the machine itself, in micro-units of `currency`: for a
+    gigabyte that is sent from the machine, for a gigabyte of disk in a month, and for a public address in an
+    hour."""
+
+    egress_micros: int
+    disk_micros: int
+    address_micros: int
+    currency: str = "USD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentalEstimate:
+    """The expected time and cost of one job on one rented machine.
+
+    `seconds` has the phases whose duration is known, and `micros` has the costs that are known, in
+    micro-units of `currency`. `unknown` names everything that the estimate lacks, and `assumed` names the
+    values that were not measured.
+    """
+
+    instance_type: str
+    region: str
+    seconds: Mapping[Phase, float] = field(default_factory=dict)
+    micros: Mapping[CostKind, int] = field(default_factory=dict)
+    currency: str = "USD"
+    unknown: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def total_seconds(self) -> float | None:
+        """The seconds from the request until the end of the machine, or None if a phase is unknown."""
+        return sum(self.seconds.values()) if len(self.seconds) == len(Phase) else None
+
+    @property
+    def total_micros(self) -> int | None:
+        """The cost in micro-units, or None if a part of the cost is unknown."""
+        return sum(self.micros.values()) if len(self.micros) == len(CostKind) else None
+
+
+def show_money(micros: int, currency: str = "USD") -> str:
+    """Format an amount of money as `1.25 USD`. Amounts below one unit have four decimals, so that the cost of
+    a minute is visible. An amount that would be shown as 0 but is not 0 is shown as `<0.0001 USD`."""
+    if 0 < micros < 50:
+        return f"<0.0001 {currency}"
+    return f"{micros / MICROS:,.{2 if abs(micros) >= MICROS else 4}f} {currency}"
+
+
+def estimate_lines(estimate: RentalEstimate) -> tuple[str, ...]:
+    """Return sentences about the time of each phase, the cost of each kind, and what is unknown or
+    assumed."""
+    phases = " + ".join(f"{about(seconds)} {phase}" for phase, seconds in estimate.seconds.items() if seconds)
+    seconds, micros = estimate.total_seconds, estimate.total_micros
+    whole = "the total is not known yet" if seconds is None else f"{about(seconds)} in all"
+    parts = ", ".join(
+        f"{show_money(cost, estimate.currency)} for the {kind}"
+        for kind, cost in estimate.micros.items()
+        if cost
+    )
+    costs = (
+        "the cost is not known yet" if micros is None else f"costs {show_money(micros, estimate.currency)}"
+    )
+    return (
+        f"{estimate.instance_type} in {estimate.region}: {phases or 'no phase is measured'}; {whole}",
+        f"{costs}{f' ({parts})' if parts else ''}",
+        *(f"not known: {one}" for one in estimate.unknown),
+        *(f"assumed: {one}" for one in estimate.assumed),
+    )
