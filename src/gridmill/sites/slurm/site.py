@@ -24,7 +24,7 @@ from gridmill.ports.site import PodListeners, PodReport, PodStatus, SitePort
 from gridmill.settings import Settings
 from gridmill.sites.marks import mark_of, mark_root
 from gridmill.sites.slurm import script
-from gridmill.sites.slurm.commands import CompletedCommand, Shell, packed, shell_of
+from gridmill.sites.slurm.commands import packed, shell_of
 from gridmill.sites.slurm.parse import (
     SacctJob,
     SlurmNodes,
@@ -39,6 +39,7 @@ from gridmill.sites.slurm.pod_state import PodEvidence, is_unexplained, report_o
 from gridmill.sites.slurm.script import BatchJob, deployment_of
 from gridmill.sites.slurm.settings import SlurmSettings, resource_settings, settings_of
 from gridmill.sites.slurm.states import SlurmPhase
+from gridmill.sites.ssh import CompletedCommand, Shell
 
 _NODES_SECONDS = 60.0  # rarely read again, because nodes and partitions change rarely
 _QUICKEST_SECONDS, _SLOWEST_SECONDS, _SLOWING = 0.5, 15.0, 10.0

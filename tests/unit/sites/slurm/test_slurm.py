@@ -16,7 +16,7 @@ from gridmill.domain.states import Cause
 from gridmill.errors import InputError, UnavailableError
 from gridmill.ports.site import PodStatus
 from gridmill.settings import read_settings
-from gridmill.sites.slurm.commands import CompletedCommand, LocalShell
+from gridmill.sites.slurm.commands import LocalShell
 from gridmill.sites.slurm.parse import (
     SqueueJob,
     clock_ahead,
@@ -33,6 +33,7 @@ from gridmill.sites.slurm.script import BatchJob, batch_script, pod_script
 from gridmill.sites.slurm.settings import resource_settings, settings_of
 from gridmill.sites.slurm.site import SlurmSite, read_end
 from gridmill.sites.slurm.states import STATES, SlurmPhase, never_starts, state_of
+from gridmill.sites.ssh import CompletedCommand
 from gridmill.testing.hosts import why_no_hosts
 
 GOLDEN = Path(__file__).parents[3] / "golden"
