@@ -36,10 +36,12 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
         ("gridmill.sites.ray.bad", "gridmill.sites.slurm.site"),
         ("gridmill.sites.slurm.bad", "gridmill.sites.farm.site"),
         ("gridmill.sites.farm.bad", "gridmill.sites.local"),
+        ("gridmill.sites.cloud.bad", "gridmill.sites.farm.site"),
     ),
     "one-site": (
         ("gridmill.sites.machine", "gridmill.sites.slurm.commands"),
         ("gridmill.cli.bad", "gridmill.sites.farm.join"),
+        ("gridmill.sites.ssh", "gridmill.sites.cloud.keys"),
     ),
     "kinds-of-jobs": (
         ("gridmill.jobs.sink.bad", "gridmill.jobs.training.run"),

@@ -1,0 +1,64 @@
+#!/bin/sh
+# Ends this machine when nobody needs it any more: after DEAD_MAN seconds without contact to the control node and
+# without a running job, and when it has run for CAP seconds. Times come from /proc/uptime, because the wall
+# clock may jump. Settings are read again in each round, and the state is in RUN/state. Only the
+# command END can end the machine.
+umask 077
+dir=${GRIDMILL_WATCH:-/var/lib/gridmill/watch}
+. "$dir/settings"
+RUN=${RUN:-/run/gridmill}
+mkdir -p "$RUN"
+
+uptime() { read -r up _ < /proc/uptime; echo "${up%%.*}"; }
+number() { case $1 in '' | *[!0-9]*) echo "$2" ;; *) echo "$1" ;; esac; }
+store() { echo "$2" > "$1.new" && mv -f "$1.new" "$1"; }
+
+busy() {  # whether an attempt runs in a pod that is alive, which means that the pod holds its lock
+    for order in "$FARM"/farm/tenants/*/home/attempts/*/order.json; do
+        [ -e "$order" ] || continue
+        for lock in "${order%/attempts/*}"/pods/*/lock; do
+            [ -e "$lock" ] && grep -q "FLOCK .*:$(stat -c %i "$lock") " /proc/locks && return 0
+        done
+    done
+    return 1
+}
+
+finish() {  # repeated in each round, because a shutdown may hang
+    [ -e "$dir/reason" ] || store "$dir/reason" "$1"
+    echo "gridmill: this machine ends itself: $1" >&2
+    rounds=$((rounds + 1))
+    ROUND=$rounds sh -c "$END"
+}
+
+now=$(uptime)
+# a watcher that was killed and started again in the same boot must not give the machine more time
+before=$(number "$(cat "$RUN/before" 2>/dev/null)" "$now")
+last=$(number "$(cat "$RUN/last" 2>/dev/null)" "$now")
+used=$(number "$(cat "$dir/used" 2>/dev/null)" 0)
+seen=$(cat "$RUN/seen" 2>/dev/null)
+rounds=0
+while :; do
+    . "$dir/settings"
+    now=$(uptime)
+    used=$((used + now - before)) before=$now
+    mark=$(cat "$RUN/contact" 2>/dev/null)
+    working=0
+    if busy; then working=1; fi
+    if [ "$mark" != "$seen" ] || [ $working = 1 ]; then last=$now seen=$mark; fi
+    silent=$((now - last))
+    store "$dir/used" "$used"
+    store "$RUN/before" "$before"
+    store "$RUN/last" "$last"
+    store "$RUN/seen" "$seen"
+    if [ -n "$NOTICE" ] && [ ! -s "$RUN/notice" ]; then
+        text=$(sh -c "$NOTICE" 2>/dev/null | head -c 500 | tr '\n' ' ')
+        if [ -n "$text" ]; then store "$RUN/notice" "$text"; fi
+    fi
+    store "$RUN/state" "used=$used silent=$silent working=$working"
+    if [ "$used" -ge "$CAP" ]; then
+        finish "it has run for $used s, the longest time for which it may be rented"
+    elif [ "$silent" -ge "$DEAD_MAN" ]; then
+        finish "for $silent s it had no contact to the control node and no running job"
+    fi
+    sleep "$STEP"
+done

@@ -1,0 +1,181 @@
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gridmill.sites.cloud.boot import (
+    NOTICES,
+    USER_DATA_BYTES,
+    MachineKeys,
+    WatchSettings,
+    arm_script,
+    user_data,
+)
+
+KEYS = MachineKeys(host_private="PRIVATE\n", host_public="ssh-ed25519 HOST", user_public="ssh-ed25519 USER")
+pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the watcher needs Linux")
+
+
+class Watched:
+    """A watcher of this machine, whose end is a file."""
+
+    def __init__(self, folder: Path, **changes: object) -> None:
+        self.folder, self.run, self.farm = folder / "watch", folder / "run", folder / "farm"
+        self.ended = folder / "ended"
+        settings = {"dead_man_seconds": 600, "cap_seconds": 600, "step_seconds": 0} | changes
+        end = f"echo $ROUND >> {self.ended}"
+        self.settings = WatchSettings(**settings, end_command=end, farm=str(self.farm), run=str(self.run))
+        self.folder.mkdir()
+        (self.folder / "settings").write_text(self.settings.text().replace("STEP=0", "STEP=0.05"))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        script = arm_script(self.settings).split("<<'GRIDMILL-END'\n")[1].partition("GRIDMILL-END\n")[0]
+        (self.folder / "watch.sh").write_text(script)
+        started = subprocess.Popen(
+            ["sh", str(self.folder / "watch.sh")],
+            env={**os.environ, "GRIDMILL_WATCH": str(self.folder)},
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            yield
+        finally:
+            os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
+
+    def state(self) -> dict[str, int]:
+        path = self.run / "state"
+        text = path.read_text() if path.exists() else ""
+        return {name: int(value) for name, _, value in (word.partition("=") for word in text.split())}
+
+    def contact(self, mark: str) -> None:
+        self.run.mkdir(exist_ok=True)
+        (self.run / "contact").write_text(mark)
+
+    def reason(self) -> str:
+        return (self.folder / "reason").read_text().strip()
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_user_data_arms_the_watcher_first_and_injects_the_keys():
+    watch = WatchSettings(dead_man_seconds=900, cap_seconds=14400, notice_command=NOTICES["aws"])
+    text = user_data(watch, KEYS)
+    head, _, body = text.partition("\n")
+    config = json.loads(body)
+    assert head == "#cloud-config"
+    assert config["bootcmd"][0] == ["sh", "-c", arm_script(watch)]
+    assert config["ssh_keys"] == {"ed25519_private": "PRIVATE\n", "ed25519_public": "ssh-ed25519 HOST"}
+    assert config["ssh_authorized_keys"] == ["ssh-ed25519 USER"]
+    assert (config["disable_root"], config["ssh_pwauth"], config["package_upgrade"]) == (False, False, False)
+    assert len(text) < USER_DATA_BYTES - 2048, "with real keys it must be below the limit of EC2"
+    assert user_data(watch, KEYS) == text, "a repeated request must be the same"
+
+
+def test_the_scripts_are_valid_and_hold_upgrades():
+    script = arm_script(WatchSettings(dead_man_seconds=900, cap_seconds=14400))
+    assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
+    assert "mask --now --no-block apt-daily.timer" in script
+    assert script.index("watch.sh") < script.index("apt-daily"), "armed before anything else"
+
+
+def test_a_machine_without_contact_ends(tmp_path):
+    watched = Watched(tmp_path, dead_man_seconds=1)
+    with watched.watching():
+        until(watched.ended.exists)
+    assert "no contact to the control node and no running job" in watched.reason()
+
+
+def test_contact_lets_the_machine_live_until_the_cap(tmp_path):
+    watched = Watched(tmp_path, dead_man_seconds=2, cap_seconds=5)
+    with watched.watching():
+        mark = 0
+        while not watched.ended.exists():
+            mark += 1
+            watched.contact(str(mark))
+            time.sleep(0.05)
+    assert "the longest time for which it may be rented" in watched.reason()
+    assert int((watched.folder / "used").read_text()) >= 5
+
+
+def test_the_same_mark_is_no_contact(tmp_path):
+    watched = Watched(tmp_path, dead_man_seconds=1)
+    watched.contact("1")
+    with watched.watching():
+        until(watched.ended.exists)
+    assert "no contact" in watched.reason()
+
+
+def attempt(watched: Watched) -> Path:
+    home = watched.farm / "farm" / "tenants" / "t" / "home"
+    (home / "attempts" / "a-1").mkdir(parents=True)
+    (home / "attempts" / "a-1" / "order.json").write_text("{}")
+    (home / "pods" / "p").mkdir(parents=True)
+    (home / "pods" / "p" / "lock").touch()
+    return home / "pods" / "p" / "lock"
+
+
+def test_a_running_job_stops_the_dead_man_timer_but_not_the_cap(tmp_path):
+    watched = Watched(tmp_path, dead_man_seconds=1, cap_seconds=3)
+    lock = attempt(watched)
+    with subprocess.Popen(["flock", str(lock), "sleep", "60"], start_new_session=True) as pod:
+        until(lambda: _is_locked(lock))
+        with watched.watching():
+            until(lambda: watched.state().get("used", 0) >= 2)
+            assert not watched.ended.exists()
+            assert watched.state()["working"] == 1
+            until(watched.ended.exists)
+        os.killpg(pod.pid, signal.SIGKILL)
+    assert "the longest time" in watched.reason()
+
+
+def _is_locked(lock: Path) -> bool:
+    return f":{lock.stat().st_ino} " in Path("/proc/locks").read_text()
+
+
+def test_files_of_a_pod_that_died_are_no_running_job(tmp_path):
+    watched = Watched(tmp_path, dead_man_seconds=1)
+    attempt(watched)
+    with watched.watching():
+        until(watched.ended.exists)
+    assert "no running job" in watched.reason()
+
+
+def test_a_watcher_that_is_started_again_gives_no_more_time(tmp_path):
+    watched = Watched(tmp_path, dead_man_seconds=600, cap_seconds=3)
+    for _ in range(2):
+        with watched.watching():
+            used = watched.state().get("used", 0)
+            until(lambda used=used: watched.state().get("used", 0) > used)
+    assert not watched.ended.exists()
+    with watched.watching():
+        until(watched.ended.exists)
+    assert int((watched.folder / "used").read_text()) >= 3
+
+
+def test_a_notice_of_the_provider_is_stored_once(tmp_path):
+    watched = Watched(tmp_path, notice_command="echo action terminate; echo at noon")
+    with watched.watching():
+        until(lambda: (watched.run / "notice").exists() and watched.state() != {})
+        state = watched.state()["used"]
+        until(lambda: watched.state()["used"] > state)
+    assert (watched.run / "notice").read_text().strip() == "action terminate at noon"
+
+
+def test_a_shutdown_that_hangs_is_repeated(tmp_path):
+    watched = Watched(tmp_path, dead_man_seconds=0)
+    with watched.watching():
+        until(lambda: watched.ended.exists() and len(watched.ended.read_text().split()) >= 14)
+    assert watched.ended.read_text().split()[:3] == ["1", "2", "3"]
