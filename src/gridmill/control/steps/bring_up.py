@@ -1,10 +1,11 @@
 """This module requests the pods of deployments from sites, in the background."""
 
+from collections.abc import Mapping, Set
 from concurrent.futures import Future
 from functools import partial
 
 from gridmill.control.background import BackgroundRunner
-from gridmill.control.state import BringUps, Channels, Control, ControlTimeouts, Problems
+from gridmill.control.state import BringUps, Channels, ControlTimeouts, Problems, Starting
 from gridmill.control.steps.problems import set_problem
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.pod_protocol import PodOrder
@@ -13,19 +14,27 @@ from gridmill.errors import UnavailableError
 from gridmill.ports.site import SitePort
 
 
-def _is_missing(bring_ups: BringUps, pod: Pod) -> bool:
-    return pod.state == PodState.STARTING and pod.id not in bring_ups.brought_up
+def is_missing(pod: Pod, brought_up: Set[str]) -> bool:
+    """Return whether a pod has to be requested from its site. `brought_up` has the ids of the pods that the
+    site has accepted."""
+    return pod.state == PodState.STARTING and pod.id not in brought_up
 
 
-def bring_up(control: Control, deployment: Deployment) -> None:
+def bring_up(
+    starting: Starting,
+    bring_ups: BringUps,
+    sites: Mapping[str, SitePort],
+    limits: ControlTimeouts,
+    deployment: Deployment,
+) -> None:
     """Request the pods of the deployment from its site, in the background. The site starts each pod id at
     most once."""
-    site = control.sites.get(deployment.site)
+    site = sites.get(deployment.site)
     if site is None:  # the site is not open yet, so the next observation requests the pods again
         return
-    then = partial(_brought_up, control.problems, control.bring_ups, deployment.id)
-    control.background.submit(
-        _bringing(deployment), partial(_bring_up, control.channels, control.limits, site, deployment), then
+    then = partial(_brought_up, starting.endings.problems, bring_ups, deployment.id)
+    starting.aside.submit(
+        request_key(deployment), partial(request_pods, starting.channels, limits, site, deployment), then
     )
 
 
@@ -35,11 +44,12 @@ def being_brought_up(
     """Return whether the deployment's pods are being requested now, either by a request for this deployment,
     or by an observation of its site while some of its pods are missing."""
     looked_at = background_runner.is_running(f"observe {deployment.site}")
-    missing = looked_at and any(_is_missing(bring_ups, pod) for pod in deployment.pods)
-    return missing or background_runner.is_running(_bringing(deployment))
+    missing = looked_at and any(is_missing(pod, bring_ups.brought_up) for pod in deployment.pods)
+    return missing or background_runner.is_running(request_key(deployment))
 
 
-def _bringing(deployment: Deployment) -> str:
+def request_key(deployment: Deployment) -> str:
+    """Return the key of the background work that requests the pods of a deployment."""
     return f"start pods of {deployment.id}"
 
 
@@ -49,16 +59,17 @@ def _brought_up(
     try:
         bring_ups.brought_up.update(done.result())
     except UnavailableError as error:
-        set_problem(problems, deployment_id, _not_now(deployment_id, error))
+        set_problem(problems, deployment_id, start_problem(deployment_id, error))
     else:
         set_problem(problems, deployment_id, "")
 
 
-def _not_now(deployment_id: str, error: UnavailableError) -> str:
+def start_problem(deployment_id: str, error: UnavailableError) -> str:
+    """Return the problem of a deployment whose pods could not be requested."""
     return f"{deployment_id} cannot be started now: {error}"
 
 
-def _bring_up(
+def request_pods(
     channels: Channels, limits: ControlTimeouts, site: SitePort, deployment: Deployment
 ) -> tuple[str, ...]:
     """Start the pods of a deployment and return their ids. The function uses no records, only the interface

@@ -57,7 +57,9 @@ def dispatch(control: Control) -> Plan:
         _start(control.starting, control.new_token, transaction, job_run_id, tuple(starts))
     for deployment in [d for up in wanted.bring_ups if (d := _bring_up(control, joining, transaction, up))]:
         transaction.put(deployment)
-        transaction.then(partial(bring_up, control, deployment))
+        transaction.then(
+            partial(bring_up, control.starting, control.bring_ups, control.sites, control.limits, deployment)
+        )
     for release in wanted.releases:
         _release(transaction, release)
     marked = mark_idle(control.ledger, transaction)
