@@ -1,7 +1,7 @@
 """This module has the tick that receives messages of pods, which are Hellos, events and ends. One
 transaction contains the changes for all received messages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from gridmill.control.ledger import Ledger, Transaction
@@ -11,10 +11,11 @@ from gridmill.control.steps.gangs import stop_message
 from gridmill.control.steps.orders import STOPPED_EARLY, start_attempt
 from gridmill.control.steps.pod_events import apply_event, deployment_of, outcome_of, with_pod
 from gridmill.domain.deployment import Deployment, Pod
-from gridmill.domain.frozen import replace
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.pod_protocol import (
     ACCEPTED_PROTOCOLS,
     Ack,
+    AttemptOutcome,
     Events,
     EventType,
     Goodbye,
@@ -54,45 +55,68 @@ def _closed(channels: Channels, channel: int) -> None:
         del channels.by_pod[pod_id]
 
 
-def _hello(
-    starting: Starting, bring_ups: BringUps, transaction: Transaction, channel: int, hello: Hello
-) -> None:
-    deployment = deployment_of(transaction, hello.pod_id)
-    pod = _known_pod(deployment, hello)
-    refusal = _refusal(starting.channels, deployment, pod, hello)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedHello:
+    """A Hello, with the records of its pod: its deployment, or None if the deployment has ended, and the
+    live attempts of the pod, without ranks of gangs that have ended."""
+
+    hello: Hello
+    has_right_secret: bool
+    deployment: Deployment | None
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptAction:
+    """The action that makes the pod and the store agree about an attempt: a Stop message with this reason
+    (empty for none), an outcome that is recorded, or a start. `attempt` is the record of the attempt, or None
+    if the attempt has ended."""
+
+    attempt_id: str
+    attempt: Attempt | None = None
+    stop_reason: str = ""
+    outcome: AttemptOutcome | None = None
+    starts: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelloDecision:
+    """The answer to a Hello: the reason why the pod is refused, or the new record of the pod, its deployment,
+    and the actions for its attempts."""
+
+    refusal: str = ""
+    deployment: Deployment | None = None
+    pod: Pod | None = None
+    actions: tuple[AttemptAction, ...] = ()
+
+
+def decide_hello(received: ReceivedHello) -> HelloDecision:
+    """Decide the answer to a Hello."""
+    deployment, hello = received.deployment, received.hello
+    pod = _known_pod(deployment, hello.pod_id)
+    refusal = _refusal(received, pod)
     if refusal or deployment is None or pod is None:
-        transaction.then(partial(_turn_away, starting.channels, channel, refusal))
-        return
-    starting.channels.by_pod[pod.id] = channel
-    starting.channels.by_channel[channel] = pod.id
-    bring_ups.failed.pop(deployment.resource, None)
-    bring_ups.refusing_nodes.get(deployment.resource, set()).discard(pod.node)
-    bring_ups.unfit.get(deployment.resource, {}).pop(pod.node, None)
-    bring_ups.silent_since.pop(deployment.id, None)
+        return HelloDecision(refusal=refusal)
     state = PodState.ENDING if pod.state == PodState.ENDING else PodState.UP
-    if (pod.state, pod.address) != (state, hello.address):
-        transaction.put(with_pod(deployment, replace(pod, state=state, address=hello.address)))
-    # sent after the commit: a pod deletes acknowledged events, so they must be stored first
-    _send_after(starting.channels, transaction, channel, Welcome(acknowledged=pod.acknowledged))
-    _reconcile(starting, transaction, channel, hello)
+    return HelloDecision(
+        deployment=deployment,
+        pod=replace(pod, state=state, address=hello.address),
+        actions=_actions(received),
+    )
 
 
-def _turn_away(channels: Channels, channel: int, refusal: str) -> None:
-    channels.links.send(channel, [Goodbye(reason=refusal)])
-    channels.links.drop(channel)
-
-
-def _known_pod(deployment: Deployment | None, hello: Hello) -> Pod | None:
+def _known_pod(deployment: Deployment | None, pod_id: str) -> Pod | None:
     pods = deployment.pods if deployment else ()
-    return next((pod for pod in pods if pod.id == hello.pod_id), None)
+    return next((pod for pod in pods if pod.id == pod_id), None)
 
 
-def _refusal(channels: Channels, deployment: Deployment | None, pod: Pod | None, hello: Hello) -> str:
-    if hello.secret != channels.pod_secret(hello.pod_id):
+def _refusal(received: ReceivedHello, pod: Pod | None) -> str:
+    deployment, protocol = received.deployment, received.hello.protocol
+    if not received.has_right_secret:
         return "the secret of the pod is wrong"
-    if hello.protocol not in ACCEPTED_PROTOCOLS:
+    if protocol not in ACCEPTED_PROTOCOLS:
         accepted = " and ".join(map(str, ACCEPTED_PROTOCOLS))
-        return f"protocol {hello.protocol} is not supported; this control node supports {accepted}"
+        return f"protocol {protocol} is not supported; this control node supports {accepted}"
     if deployment is None or pod is None or pod.state == PodState.GONE:
         return "the deployment does not exist any more"
     if deployment.state == DeploymentState.RELEASING:
@@ -100,71 +124,148 @@ def _refusal(channels: Channels, deployment: Deployment | None, pod: Pod | None,
     return ""
 
 
-def _reconcile(starting: Starting, transaction: Transaction, channel: int, hello: Hello) -> None:
-    """Make the pod and the store consistent after a Hello: start the attempts that the pod does not know,
-    send Stop messages again, and end attempts with an outdated token (fencing)."""
-    mine = {attempt.id: attempt for attempt in _live_on(starting.ledger, transaction, hello.pod_id)}
-    for attempt in mine.values():
-        if attempt.id in hello.attempts:
-            if attempt.stop_requested or attempt.interrupted is not None:
-                why = attempt.interrupted.why if attempt.interrupted is not None else "stopped"
-                _send_after(
-                    starting.channels,
-                    transaction,
-                    channel,
-                    stop_message(starting.channels, attempt.id, why),
-                )
-        elif attempt.state == AttemptState.PLACED and attempt.stop_requested:
-            early = stop_message(starting.channels, attempt.id, "stopped before it started")
-            _send_after(starting.channels, transaction, channel, early)
-            settle_attempt(starting.endings, transaction, attempt, STOPPED_EARLY)
-        elif attempt.state == AttemptState.PLACED:
-            start_attempt(starting, transaction, attempt)
-        else:
-            settle_attempt(starting.endings, transaction, attempt, LOST)
-    for attempt_id, state in hello.attempts.items():
-        if attempt_id not in mine and state in LIVE_ATTEMPTS:
-            replaced = stop_message(starting.channels, attempt_id, "replaced by a newer attempt")
-            _send_after(starting.channels, transaction, channel, replaced)
+def _actions(received: ReceivedHello) -> tuple[AttemptAction, ...]:
+    """Return the actions that make the pod and the store agree: start the attempts that the pod does not
+    know, send Stop messages again, and stop attempts with an outdated token (fencing)."""
+    on_pod = received.hello.attempts
+    own = {attempt.id for attempt in received.attempts}
+    known = [_action(attempt, is_on_pod=attempt.id in on_pod) for attempt in received.attempts]
+    replaced = [
+        AttemptAction(attempt_id=attempt_id, stop_reason="replaced by a newer attempt")
+        for attempt_id, state in on_pod.items()
+        if attempt_id not in own and state in LIVE_ATTEMPTS
+    ]
+    return (*(action for action in known if action is not None), *replaced)
 
 
-def _live_on(ledger: Ledger, transaction: Transaction, pod_id: str) -> list[Attempt]:
+def _action(attempt: Attempt, *, is_on_pod: bool) -> AttemptAction | None:
+    action = AttemptAction(attempt_id=attempt.id, attempt=attempt)
+    if is_on_pod:
+        if attempt.interrupted is not None:
+            return replace(action, stop_reason=attempt.interrupted.why)
+        return replace(action, stop_reason="stopped") if attempt.stop_requested else None
+    if attempt.state != AttemptState.PLACED:
+        return replace(action, outcome=LOST)
+    if attempt.stop_requested:
+        return replace(action, stop_reason="stopped before it started", outcome=STOPPED_EARLY)
+    return replace(action, starts=True)
+
+
+def _hello(
+    starting: Starting, bring_ups: BringUps, transaction: Transaction, channel: int, hello: Hello
+) -> None:
+    channels = starting.channels
+    received = ReceivedHello(
+        hello=hello,
+        has_right_secret=hello.secret == channels.pod_secret(hello.pod_id),
+        deployment=deployment_of(transaction, hello.pod_id),
+        attempts=_live_on(starting.ledger, transaction, hello.pod_id),
+    )
+    decision = decide_hello(received)
+    deployment, pod = decision.deployment, decision.pod
+    if deployment is None or pod is None:
+        transaction.then(partial(_turn_away, channels, channel, decision.refusal))
+        return
+    _note_connected(channels, bring_ups, channel, deployment, pod)
+    if pod not in deployment.pods:
+        transaction.put(with_pod(deployment, pod))
+    # sent after the commit: a pod deletes acknowledged events, so they must be stored first
+    _send_after(channels, transaction, channel, Welcome(acknowledged=pod.acknowledged))
+    for action in decision.actions:
+        _act(starting, transaction, channel, action)
+
+
+def _live_on(ledger: Ledger, transaction: Transaction, pod_id: str) -> tuple[Attempt, ...]:
     """Return the pod's live attempts with the changes of this transaction, without ranks of gangs that have
     ended."""
     attempts = (transaction.get(Attempt, a.id) for a in ledger.snapshot.attempts_on(pod_id))
-    return [attempt for attempt in attempts if attempt is not None and runs(attempt)]
+    return tuple(attempt for attempt in attempts if attempt is not None and runs(attempt))
+
+
+def _note_connected(
+    channels: Channels, bring_ups: BringUps, channel: int, deployment: Deployment, pod: Pod
+) -> None:
+    channels.by_pod[pod.id] = channel
+    channels.by_channel[channel] = pod.id
+    bring_ups.failed.pop(deployment.resource, None)
+    bring_ups.refusing_nodes.get(deployment.resource, set()).discard(pod.node)
+    bring_ups.unfit.get(deployment.resource, {}).pop(pod.node, None)
+    bring_ups.silent_since.pop(deployment.id, None)
+
+
+def _turn_away(channels: Channels, channel: int, refusal: str) -> None:
+    channels.links.send(channel, [Goodbye(reason=refusal)])
+    channels.links.drop(channel)
+
+
+def _act(starting: Starting, transaction: Transaction, channel: int, action: AttemptAction) -> None:
+    if action.stop_reason:
+        message = stop_message(starting.channels, action.attempt_id, action.stop_reason)
+        _send_after(starting.channels, transaction, channel, message)
+    if action.attempt is not None and action.outcome is not None:
+        settle_attempt(starting.endings, transaction, action.attempt, action.outcome)
+    if action.attempt is not None and action.starts:
+        start_attempt(starting, transaction, action.attempt)
 
 
 def _send_after(channels: Channels, transaction: Transaction, channel: int, message: ToPod) -> None:
     transaction.then(lambda: channels.links.send(channel, [message]))
 
 
-def _events(endings: Endings, transaction: Transaction, channel: int, events: Sequence[PodEvent]) -> None:
-    pod_id = endings.channels.by_channel.get(channel)
-    deployment = deployment_of(transaction, pod_id) if pod_id else None
-    pod = next((p for p in deployment.pods if p.id == pod_id), None) if deployment else None
-    if deployment is None or pod is None:
-        return
-    new = [event for event in events if event.number > pod.acknowledged]
-    ends = any(_ends_its_pod(transaction, event) for event in new)
-    for event in new:
-        apply_event(endings, transaction, pod.id, event)
-    if new:
-        last, state = new[-1].number, PodState.ENDING if ends else pod.state
-        current = transaction.get(Deployment, deployment.id) or deployment
-        transaction.put(with_pod(current, replace(pod, acknowledged=last, state=state)))
-        transaction.then(lambda: endings.channels.links.send(channel, [Ack(number=last)]))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsDecision:
+    """The events of a pod that were not received before, and the record of the pod after these events."""
+
+    new: tuple[PodEvent, ...]
+    pod: Pod
 
 
-def _ends_its_pod(transaction: Transaction, event: PodEvent) -> bool:
+def decide_events(
+    pod: Pod, events: Sequence[PodEvent], attempts: Mapping[str, Attempt]
+) -> EventsDecision | None:
+    """Decide which events of a pod are new. The result is None if none of them is new. `attempts` has, by
+    id, the attempts that the events name, as far as they are live."""
+    new = tuple(event for event in events if event.number > pod.acknowledged)
+    if not new:
+        return None
+    ends = any(_ends_its_pod(attempts.get(event.attempt_id), event) for event in new)
+    state = PodState.ENDING if ends else pod.state
+    return EventsDecision(new=new, pod=replace(pod, acknowledged=new[-1].number, state=state))
+
+
+def _ends_its_pod(attempt: Attempt | None, event: PodEvent) -> bool:
     """Return whether a pod stopped an attempt although nobody requested it, because the pod stops all its
     attempts and ends. The machine of such a pod may be shutting down. The loss of the machine may be noticed
     only much later, and attempts that start on the pod in the meantime would be lost too."""
     if event.type != EventType.ENDED:
         return False
-    attempt = transaction.get(Attempt, event.attempt_id)
     if attempt is None or not runs(attempt) or attempt.token != event.token:
         return False  # fencing: the attempt was stopped because a newer attempt replaced it
     if attempt.stop_requested or attempt.interrupted is not None:
         return False
     return outcome_of(event).state == AttemptState.STOPPED
+
+
+def _events(endings: Endings, transaction: Transaction, channel: int, events: Sequence[PodEvent]) -> None:
+    pod_id = endings.channels.by_channel.get(channel)
+    deployment = deployment_of(transaction, pod_id) if pod_id else None
+    pod = _known_pod(deployment, pod_id) if pod_id else None
+    if deployment is None or pod is None:
+        return
+    decision = decide_events(pod, events, _attempts_of(transaction, events))
+    if decision is None:
+        return
+    for event in decision.new:
+        apply_event(endings, transaction, pod.id, event)
+    current = transaction.get(Deployment, deployment.id) or deployment
+    transaction.put(with_pod(current, decision.pod))
+    _send_after(endings.channels, transaction, channel, Ack(number=decision.pod.acknowledged))
+
+
+def _attempts_of(transaction: Transaction, events: Sequence[PodEvent]) -> Mapping[str, Attempt]:
+    attempts = {
+        one.attempt_id: transaction.get(Attempt, one.attempt_id)
+        for one in events
+        if one.type == EventType.ENDED
+    }
+    return {attempt_id: attempt for attempt_id, attempt in attempts.items() if attempt is not None}
