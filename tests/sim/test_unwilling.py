@@ -4,10 +4,11 @@ import pytest
 from tests.sim.test_parts import NODES, node_of, simulation, view_of
 from tests.sim.test_races import command, finish, job_of
 
+from gridmill.control.state import BRING_UPS
 from gridmill.control.steps.problems import UNFIT_SECONDS
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import PROTOCOL
-from gridmill.domain.states import RunState
+from gridmill.domain.states import JobState, RunState
 from gridmill.testing import simulated_site
 from gridmill.testing.simulated_site import Behaviour
 
@@ -46,6 +47,16 @@ def test_where_none_takes_it_that_is_said():
     assert run.state == RunState.FAILED
     assert "failed to start 3 times in a row" in job_of(grid, run, "j").message
     assert not grid.world.executions
+
+
+def test_a_job_that_starts_while_its_resource_is_given_up_runs_and_only_the_others_fail():
+    grid = simulation(lambda order: Behaviour(seconds=5.0))
+    finish(grid, grid.submit(Pipeline(name="p", jobs=(command("first", cpus=2.0),))))
+    grid.node.control.bring_ups.failed["default-command"] = BRING_UPS
+    jobs = tuple(command(name, cpus=2.0) for name in ("a", "b"))
+    run = finish(grid, grid.submit(Pipeline(name="q", jobs=jobs)))
+    assert sorted(job_of(grid, run, job.name).state for job in jobs) == [JobState.FAILED, JobState.SUCCEEDED]
+    assert len(grid.world.executions) == 2
 
 
 def test_nodes_that_have_left_but_are_still_listed_fail_no_job():

@@ -422,6 +422,18 @@ class JobMoves:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodRequests:
+    """The parts of the control node's state that are needed to request pods from sites in the background."""
+
+    sites: Mapping[str, SitePort]
+    channels: Channels
+    limits: ControlTimeouts
+    bring_ups: BringUps
+    problems: Problems
+    runner: BackgroundRunner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunCreation:
     """The parts of the control node's state that are needed to create a run. `claimed` has the pipelines
     whose names were reserved in the storage root."""
@@ -518,6 +530,18 @@ class Control:
             claimed=self.claimed,
             clients=self.clients,
             candidates=self.candidates,
+        )
+
+    @property
+    def pod_requests(self) -> PodRequests:
+        """The parts of the control node's state that are needed to request pods from sites."""
+        return PodRequests(
+            sites=self.sites,
+            channels=self.channels,
+            limits=self.limits,
+            bring_ups=self.bring_ups,
+            problems=self.problems,
+            runner=self.background,
         )
 
     @property

@@ -1,11 +1,11 @@
 """This module requests the pods of deployments from sites, in the background."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from concurrent.futures import Future
 from functools import partial
 
 from gridmill.control.background import BackgroundRunner
-from gridmill.control.state import BringUps, Channels, ControlTimeouts, Problems, Starting
+from gridmill.control.state import BringUps, Channels, ControlTimeouts, PodRequests, Problems
 from gridmill.control.steps.problems import set_problem
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.pod_protocol import PodOrder
@@ -20,22 +20,15 @@ def is_missing(pod: Pod, brought_up: Set[str]) -> bool:
     return pod.state == PodState.STARTING and pod.id not in brought_up
 
 
-def bring_up(
-    starting: Starting,
-    bring_ups: BringUps,
-    sites: Mapping[str, SitePort],
-    limits: ControlTimeouts,
-    deployment: Deployment,
-) -> None:
+def bring_up(requests: PodRequests, deployment: Deployment) -> None:
     """Request the pods of the deployment from its site, in the background. The site starts each pod id at
     most once."""
-    site = sites.get(deployment.site)
+    site = requests.sites.get(deployment.site)
     if site is None:  # the site is not open yet, so the next observation requests the pods again
         return
-    then = partial(_brought_up, starting.endings.problems, bring_ups, deployment.id)
-    starting.aside.submit(
-        request_key(deployment), partial(request_pods, starting.channels, limits, site, deployment), then
-    )
+    ask = partial(request_pods, requests.channels, requests.limits, site, deployment)
+    then = partial(_brought_up, requests.problems, requests.bring_ups, deployment.id)
+    requests.runner.submit(request_key(deployment), ask, then)
 
 
 def being_brought_up(

@@ -5,7 +5,7 @@ Messages are sent to pods whose link is open. Pods whose link is not open get th
 their next Hello.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from gridmill.control.ledger import Ledger, Transaction
@@ -32,11 +32,17 @@ def send_to_pod(channels: Channels, pod_id: str, message: ToPod) -> None:
         channels.links.send(channel, [message])
 
 
-def rendezvous(ledger: Ledger, transaction: Transaction, members: Sequence[Attempt]) -> tuple[Attempt, ...]:
-    """Return the ranks of a new gang in order, each with its address and with a port that no other live rank
-    has."""
+def taken_ports(ledger: Ledger, transaction: Transaction) -> frozenset[int]:
+    """Return the ports of all live ranks."""
     taken = {attempt.port for attempt in ledger.snapshot.attempts.values() if attempt.port}
-    taken |= {noun.port for noun in transaction.nouns.values() if isinstance(noun, Attempt)}
+    return frozenset(taken | {one.port for one in transaction.nouns.values() if isinstance(one, Attempt)})
+
+
+def rendezvous(
+    members: Sequence[Attempt], addresses: Sequence[str], taken: Collection[int]
+) -> tuple[Attempt, ...]:
+    """Return the ranks of a new gang in order, each with its address and with a port that is not in
+    `taken`."""
     ports = choose_ports([member.token for member in members], taken)
     return tuple(
         replace(
@@ -44,18 +50,18 @@ def rendezvous(ledger: Ledger, transaction: Transaction, members: Sequence[Attem
             gang=members[0].id,
             rank=rank,
             ranks=len(members),
-            address=_address(transaction, member),
+            address=address,
             port=port,
         )
-        for rank, (member, port) in enumerate(zip(members, ports, strict=True))
+        for rank, (member, address, port) in enumerate(zip(members, addresses, ports, strict=True))
     )
 
 
-def _address(transaction: Transaction, attempt: Attempt) -> str:
+def address_of(transaction: Transaction, deployment_id: str, pod_id: str) -> str:
     """Return the host that the pod has reported, otherwise the host name of its node."""
-    deployment = transaction.get(Deployment, attempt.deployment_id)
+    deployment = transaction.get(Deployment, deployment_id)
     pods = deployment.pods if deployment else ()
-    pod = next((pod for pod in pods if pod.id == attempt.pod_id), None)
+    pod = next((pod for pod in pods if pod.id == pod_id), None)
     return (pod.address or pod.node) if pod else ""
 
 

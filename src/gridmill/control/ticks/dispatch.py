@@ -1,27 +1,44 @@
 """This module has the tick that makes a plan and executes it. The tick first commits, and then starts
 attempts, starts deployments and releases deployments."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from functools import partial
 from itertools import count, groupby, islice
 from operator import attrgetter
-from typing import Any
+from typing import TypeAlias
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import BRING_UPS, STARTS_PER_TICK, Channels, Control, Starting
+from gridmill.control.state import (
+    BRING_UPS,
+    STARTS_PER_TICK,
+    BringUps,
+    Candidates,
+    Channels,
+    Control,
+    JobMoves,
+    PodRequests,
+    Starting,
+)
 from gridmill.control.steps.bring_up import bring_up
 from gridmill.control.steps.end_attempt import runs
-from gridmill.control.steps.gangs import member_id, rendezvous, send_to_pod, stop_message
+from gridmill.control.steps.gangs import (
+    address_of,
+    member_id,
+    rendezvous,
+    send_to_pod,
+    stop_message,
+    taken_ports,
+)
 from gridmill.control.steps.orders import start_attempt
 from gridmill.control.steps.problems import unfit_nodes
 from gridmill.control.steps.resource_choice import joining_now, may_flee, move
 from gridmill.domain.amounts import GPU_SHARES, pick
 from gridmill.domain.deployment import Deployment, Pod
-from gridmill.domain.frozen import replace
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.domain.resource import keep_of
-from gridmill.domain.run import Attempt, JobRun, attempt_id_of
-from gridmill.domain.site import LOCAL
+from gridmill.domain.run import Attempt, JobRun, Preemption, attempt_id_of
+from gridmill.domain.site import LOCAL, Site, SiteKind
 from gridmill.domain.states import (
     JOB_MOVES,
     LIVE_ATTEMPTS,
@@ -35,59 +52,89 @@ from gridmill.scheduler.alternatives import CachedForecasts
 from gridmill.scheduler.needs import may_go_on
 from gridmill.scheduler.plan import needless, plan
 
+GpuPlace: TypeAlias = tuple[str, str]
+"""The place whose GPUs are numbered: the site and, at the local site, the node, otherwise the pod."""
+
 
 def dispatch(control: Control) -> Plan:
     """Make one plan and execute it. The function returns the time of the next plan and whether more jobs
     wait."""
+    ledger, starting, moves = control.ledger, control.starting, control.job_moves
     wanted = plan(
-        control.ledger.snapshot,
+        ledger.snapshot,
         control.timeline.now(),
         limit=STARTS_PER_TICK,
         unwilling=control.bring_ups.refusing_nodes,
         unfit=unfit_nodes(control.bring_ups, control.timeline),
         starts=not control.disk.shortage,
     )
-    transaction = control.ledger.begin(control.timeline.now())
-    joining = joining_now(control.job_moves)
+    transaction = ledger.begin(control.timeline.now())
+    refuse = partial(_refuse, moves, control.candidates, joining_now(moves), transaction)
     for refusal in wanted.refusals:
-        _refuse(control, joining, transaction, refusal)
+        refuse(refusal)
     for interrupt in wanted.interrupts:
         _interrupt(control.channels, transaction, interrupt)
     for job_run_id, starts in groupby(wanted.starts, key=attrgetter("job_run_id")):
-        _start(control.starting, control.new_token, transaction, job_run_id, tuple(starts))
-    for deployment in [d for up in wanted.bring_ups if (d := _bring_up(control, joining, transaction, up))]:
-        transaction.put(deployment)
-        transaction.then(
-            partial(bring_up, control.starting, control.bring_ups, control.sites, control.limits, deployment)
-        )
+        _start(starting, control.new_token, transaction, job_run_id, tuple(starts))
+    provision = decide_bring_ups(wanted.bring_ups, control.bring_ups.failed)
+    for resource in provision.given_up:
+        for refusal in _give_up(ledger, control.bring_ups, transaction, resource):
+            refuse(refusal)
+    for one in provision.bring_ups:
+        _bring_up(control.pod_requests, ledger, transaction, one, control.counters.next(one.resource.name))
     for release in wanted.releases:
         _release(transaction, release)
-    marked = mark_idle(control.ledger, transaction)
-    control.ledger.stage(transaction)
+    idle = decide_idle(*_read_usage(ledger, transaction), transaction.now)
+    transaction.put(*idle)
+    ledger.stage(transaction)
     # not complete: another plan has to release the deployments that became needless during this plan
-    more = marked or bool(needless(control.ledger.snapshot))
+    more = bool(idle) or bool(needless(ledger.snapshot))
     return replace(wanted, complete=wanted.complete and not more)
 
 
-def mark_idle(ledger: Ledger, transaction: Transaction) -> bool:
-    """Record the time since which a deployment has had no live attempt. Attempts that start now are treated
-    as live. When a job starts on the deployment, the function `_start` clears the recorded time.
-
-    The function returns whether a time was recorded, because the next plan may then release the deployment.
-    """
+def _read_usage(ledger: Ledger, transaction: Transaction) -> tuple[Sequence[Deployment], Set[str]]:
+    """Return the deployments with the changes of the transaction, and the ids of the deployments with live
+    attempts. Attempts that start now are treated as live."""
     snapshot = ledger.snapshot
+    deployments = [transaction.get(Deployment, known) for known in snapshot.deployments]
     starting = {noun.deployment_id for noun in transaction.nouns.values() if isinstance(noun, Attempt)}
-    idle = [
-        replace(deployment, idle_since=transaction.now)
-        for known in snapshot.deployments.values()
-        if (deployment := transaction.get(Deployment, known.id)) is not None
-        and deployment.idle_since is None
-        and deployment.state == DeploymentState.UP
-        and deployment.id not in starting
-        and not snapshot.attempts_on(deployment.id)
-    ]
-    transaction.put(*idle)
-    return bool(idle)
+    busy = {known for known in snapshot.deployments if snapshot.places.on.get(known)}
+    return [one for one in deployments if one is not None], starting | busy
+
+
+def decide_idle(deployments: Sequence[Deployment], busy: Set[str], now: float) -> tuple[Deployment, ...]:
+    """Decide which deployments are idle from now on. `busy` has the ids of the deployments with live
+    attempts. The next plan may release an idle deployment. When a job starts on it, `decide_start` clears
+    the time."""
+    return tuple(
+        replace(one, idle_since=now)
+        for one in deployments
+        if one.idle_since is None and one.state == DeploymentState.UP and one.id not in busy
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStart:
+    """The facts that a start needs: the job, the decision of the plan with one entry for each rank, a new
+    token for each rank, the deployments of the ranks, and the use of GPUs (None if no rank needs a GPU). For
+    a gang, `addresses` has the address of each rank, and `taken_ports` has the ports of other ranks."""
+
+    job_run: JobRun
+    starts: tuple[StartJob, ...]
+    tokens: tuple[str, ...]
+    deployments: tuple[Deployment, ...]
+    gpu_use: "GpuUse | None" = None
+    addresses: tuple[str, ...] = ()
+    taken_ports: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartDecision:
+    """The running job, its attempts (one for each rank), and the deployments that are no longer idle."""
+
+    job_run: JobRun
+    attempts: tuple[Attempt, ...]
+    deployments: tuple[Deployment, ...]
 
 
 def _start(
@@ -95,71 +142,88 @@ def _start(
     new_token: Callable[[], str],
     transaction: Transaction,
     job_run_id: str,
-    starts: Sequence[StartJob],
+    starts: tuple[StartJob, ...],
 ) -> None:
-    """Create one attempt of the job; for a gang, create a record for each rank."""
     job_run = transaction.get(JobRun, job_run_id)
     if job_run is None:
         return
+    decision = decide_start(
+        _read_start(starting.ledger, new_token, transaction, job_run, starts), transaction.now
+    )
+    if decision is None:
+        return
+    transaction.put(decision.job_run, *decision.attempts, *decision.deployments)
+    for attempt in decision.attempts:
+        start_attempt(starting, transaction, attempt)
+
+
+def _read_start(
+    ledger: Ledger,
+    new_token: Callable[[], str],
+    transaction: Transaction,
+    job_run: JobRun,
+    starts: tuple[StartJob, ...],
+) -> JobStart:
+    deployments = {one.deployment_id: transaction.get(Deployment, one.deployment_id) for one in starts}
+    facts = JobStart(
+        job_run=job_run,
+        starts=starts,
+        tokens=tuple(new_token() for _ in starts),
+        deployments=tuple(one for one in deployments.values() if one is not None),
+        gpu_use=_read_gpu_use(ledger, transaction) if any(one.gpus for one in starts) else None,
+    )
+    if not job_run.job.gang:
+        return facts
+    addresses = tuple(address_of(transaction, one.deployment_id, one.pod_id) for one in starts)
+    return replace(facts, addresses=addresses, taken_ports=taken_ports(ledger, transaction))
+
+
+def decide_start(start: JobStart, now: float) -> StartDecision | None:
+    """Decide the records of one attempt of the job; a gang has a record for each rank. The result is None if
+    the job needs shares of one GPU and the free shares belong to several GPUs."""
+    job_run = start.job_run
     check_move(JOB_MOVES, job_run.state, JobState.RUNNING, f"job {job_run.id}")
+    gpus = (
+        decide_gpus(start.starts, start.gpu_use) if start.gpu_use is not None else ((),) * len(start.starts)
+    )
+    if not gpus:
+        return None
     number = job_run.attempts + 1
     name = attempt_id_of(job_run.id, number)
-    attempts = _placed(starting.ledger, new_token, transaction, job_run, name, starts)
-    if not attempts:
-        return
+    attempts = tuple(
+        _attempt(job_run, member_id(name, rank), token, one, own, now)
+        for rank, (one, token, own) in enumerate(zip(start.starts, start.tokens, gpus, strict=True))
+    )
     running = replace(
         job_run,
         state=JobState.RUNNING,
         attempts=number,
         attempt_id=name,
-        started=job_run.started or transaction.now,
+        started=job_run.started or now,
         message="",
     )
-    transaction.put(running, *attempts)
-    for start in starts:
-        deployment = transaction.get(Deployment, start.deployment_id)
-        if deployment is not None and deployment.idle_since is not None:
-            transaction.put(replace(deployment, idle_since=None))
-    for attempt in attempts:
-        start_attempt(starting, transaction, attempt)
-
-
-def _placed(
-    ledger: Ledger,
-    new_token: Callable[[], str],
-    transaction: Transaction,
-    job_run: JobRun,
-    name: str,
-    starts: Sequence[StartJob],
-) -> tuple[Attempt, ...]:
-    """Return the attempts of the job. The result is empty if the job needs shares of one GPU and the free
-    shares belong to several GPUs."""
-    gpus = free_gpus(transaction, ledger, starts)
-    attempts = [
-        _attempt(new_token, transaction, job_run, member_id(name, rank), start, own)
-        for rank, (start, own) in enumerate(zip(starts, gpus, strict=False))
-    ]
-    return rendezvous(ledger, transaction, attempts) if attempts and job_run.job.gang else tuple(attempts)
+    return StartDecision(
+        job_run=running,
+        attempts=rendezvous(attempts, start.addresses, start.taken_ports) if job_run.job.gang else attempts,
+        deployments=tuple(
+            replace(one, idle_since=None) for one in start.deployments if one.idle_since is not None
+        ),
+    )
 
 
 def _attempt(
-    new_token: Callable[[], str],
-    transaction: Transaction,
-    job_run: JobRun,
-    attempt_id: str,
-    start: StartJob,
-    gpus: tuple[int, ...],
+    job_run: JobRun, attempt_id: str, token: str, start: StartJob, gpus: tuple[int, ...], now: float
 ) -> Attempt:
     return Attempt(
         id=attempt_id,
         run_id=job_run.run_id,
         job_run_id=job_run.id,
-        token=new_token(),
+        token=token,
         deployment_id=start.deployment_id,
         pod_id=start.pod_id,
         state=AttemptState.PLACED,
         given=start.given,
-        placed=transaction.now,
+        placed=now,
         gpu_indices=gpus,
         project=job_run.project,
         asked_cpus=job_run.job.cpus or 1.0,
@@ -167,71 +231,107 @@ def _attempt(
     )
 
 
-def free_gpus(
-    transaction: Transaction, ledger: Ledger, starts: Sequence[StartJob]
-) -> tuple[tuple[int, ...], ...]:
-    """Return the numbers of the GPUs for each rank: the lowest numbers of the node's GPUs that no live
-    attempt uses. At the local site, the GPUs of the machine are numbered. At all other sites, the GPUs that
-    the site gave to the pod are numbered. If a rank gets less than a whole GPU, all of its shares belong to
-    the same GPU. If the GPUs for the ranks are not free, the result is empty, without an entry for any
-    rank."""
-    if not any(start.given.gpus for start in starts):
-        return ((),) * len(starts)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """The place of each pod by its id, the numbers of the GPUs that live attempts use by place, and the
+    local site, or None. At the local site, the GPUs of the machine are numbered. At all other sites, the
+    GPUs that the site gave to the pod are numbered."""
+
+    places: Mapping[str, GpuPlace]
+    taken: Mapping[GpuPlace | None, Set[int]]
+    local: Site | None = None
+
+
+def _read_gpu_use(ledger: Ledger, transaction: Transaction) -> GpuUse:
+    snapshot = ledger.snapshot
     places = {
         pod.id: (deployment.site, pod.node if deployment.site == LOCAL else pod.id)
-        for deployment in ledger.snapshot.deployments.values()
+        for deployment in snapshot.deployments.values()
         for pod in deployment.pods
     }
-    live = dict(ledger.snapshot.attempts)
+    live = dict(snapshot.attempts)
     live.update({a.id: a for a in transaction.nouns.values() if isinstance(a, Attempt)})
-    taken: dict[tuple[str, str] | None, set[int]] = {}
+    taken: dict[GpuPlace | None, set[int]] = {}
     for one in live.values():
         if one.state in LIVE_ATTEMPTS:
             taken.setdefault(places.get(one.pod_id), set()).update(one.gpu_indices)
+    return GpuUse(places=places, taken=taken, local=snapshot.sites.get(LOCAL))
+
+
+def decide_gpus(starts: Sequence[StartJob], use: GpuUse) -> tuple[tuple[int, ...], ...]:
+    """Decide the numbers of the GPUs for each rank: the lowest numbers that no live attempt uses. If a rank
+    gets less than a whole GPU, all of its shares belong to the same GPU. If the GPUs for the ranks are not
+    free, the result is empty, without an entry for any rank."""
+    taken = {place: set(numbers) for place, numbers in use.taken.items()}
     given: list[tuple[int, ...]] = []
     for start in starts:
-        indices = _free(ledger, places[start.pod_id], taken, start.given.gpus)
+        place = use.places[start.pod_id]
+        used = taken.setdefault(place, set())
+        indices = _free(place, use.local, used, start.given.gpus)
         if indices is None:
             return ()
-        taken.setdefault(places[start.pod_id], set()).update(indices)
+        used.update(indices)
         given.append(indices)
     return tuple(given)
 
 
-def _free(
-    ledger: Ledger, place: tuple[str, str], taken: Mapping[Any, Set[int]], wanted: int
-) -> tuple[int, ...] | None:
-    used = taken.get(place, set())
-    site = ledger.snapshot.sites.get(place[0])
-    shares = int(site.settings.get(GPU_SHARES, "1")) if site is not None and place[0] == LOCAL else 1
-    if shares == 1:
+def _free(place: GpuPlace, local: Site | None, used: Set[int], wanted: int) -> tuple[int, ...] | None:
+    is_shared = place[0] == LOCAL and local is not None
+    shares = int(local.settings.get(GPU_SHARES, "1")) if is_shared and local is not None else 1
+    if shares == 1 or local is None:
         return tuple(islice((number for number in count() if number not in used), wanted))
-    assert site is not None
-    total = sum(node.capacity.gpus for node in site.nodes if node.name == place[1])
+    total = sum(node.capacity.gpus for node in local.nodes if node.name == place[1])
     return pick((number for number in range(total) if number not in used), wanted, shares)
 
 
 def _interrupt(channels: Channels, transaction: Transaction, wanted: Interrupt) -> None:
-    """Ask an attempt to end, so that another job can start. The job of this attempt then waits again and
-    resumes from its checkpoint."""
-    for attempt in (transaction.get(Attempt, key) for key in wanted.attempt_ids):
-        if attempt is not None and runs(attempt) and not attempt.stop_requested:
-            transaction.put(replace(attempt, interrupted=wanted.interruption))
-            message = stop_message(channels, attempt.id, wanted.interruption.why)
-            transaction.then(partial(send_to_pod, channels, attempt.pod_id, message))
+    attempts = [transaction.get(Attempt, key) for key in wanted.attempt_ids]
+    why = wanted.interruption.why
+    for attempt in decide_interrupted([one for one in attempts if one is not None], wanted.interruption):
+        transaction.put(attempt)
+        message = stop_message(channels, attempt.id, why)
+        transaction.then(partial(send_to_pod, channels, attempt.pod_id, message))
+
+
+def decide_interrupted(attempts: Sequence[Attempt], interruption: Preemption) -> tuple[Attempt, ...]:
+    """Decide which attempts are asked to end, so that another job can start. The job of these attempts then
+    waits again and resumes from its checkpoint."""
+    return tuple(
+        replace(one, interrupted=interruption) for one in attempts if runs(one) and not one.stop_requested
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BringUpDecision:
+    """The deployments that are created, and the resources that are given up."""
+
+    bring_ups: tuple[BringUp, ...]
+    given_up: tuple[str, ...]
+
+
+def decide_bring_ups(wanted: Sequence[BringUp], failed: Mapping[str, int]) -> BringUpDecision:
+    """Decide which deployments are created. A resource is given up if its pods have failed to start too
+    often in a row. `failed` is the number of failed starts by resource."""
+    given_up = dict.fromkeys(
+        one.resource.name for one in wanted if failed.get(one.resource.name, 0) >= BRING_UPS
+    )
+    kept = tuple(one for one in wanted if one.resource.name not in given_up)
+    return BringUpDecision(bring_ups=kept, given_up=tuple(given_up))
 
 
 def _bring_up(
-    control: Control, joining: CachedForecasts, transaction: Transaction, wanted: BringUp
-) -> Deployment | None:
-    """Create a deployment, unless the pods of its resource have failed to start too often in a row."""
+    requests: PodRequests, ledger: Ledger, transaction: Transaction, wanted: BringUp, number: int
+) -> None:
+    site = ledger.snapshot.sites.get(wanted.resource.site)
+    deployment = decide_deployment(wanted, number, site.kind if site else None, transaction.now)
+    transaction.put(deployment)
+    transaction.then(partial(bring_up, requests, deployment))
+
+
+def decide_deployment(wanted: BringUp, number: int, kind: SiteKind | None, now: float) -> Deployment:
+    """Decide the record of a new deployment with that number, at a site of that kind."""
     resource = wanted.resource
-    failures = control.bring_ups.failed.get(resource.name, 0)
-    if failures >= BRING_UPS:
-        _give_up(control, joining, transaction, resource.name)
-        return None
-    deployment_id = f"{resource.name}-{control.counters.next(resource.name)}"
-    site = control.ledger.snapshot.sites.get(resource.site)
+    deployment_id = f"{resource.name}-{number}"
     pods = tuple(
         Pod(
             id=f"{deployment_id}.{index}",
@@ -249,52 +349,69 @@ def _bring_up(
         state=DeploymentState.STARTING,
         sizing=wanted.sizing,
         pods=pods,
-        keep_seconds=keep_of(resource, site.kind if site else None),
-        created=transaction.now,
+        keep_seconds=keep_of(resource, kind),
+        created=now,
         settings=resource.settings,
         pinned=wanted.pinned,
     )
 
 
-def _give_up(control: Control, joining: CachedForecasts, transaction: Transaction, resource: str) -> None:
-    hopeless = control.bring_ups.failed.get(resource, 0) > BRING_UPS
-    problem = control.bring_ups.problems.pop(resource, "")
-    what = "cannot start" if hopeless else f"failed to start {BRING_UPS} times in a row"
+def _give_up(
+    ledger: Ledger, bring_ups: BringUps, transaction: Transaction, resource: str
+) -> tuple[Refuse, ...]:
+    """Return the refusals of all jobs that wait for the resource. The count of its failed starts begins
+    anew."""
+    existing = ledger.snapshot.resources.get(resource)
+    waiting = [
+        job_run.id
+        for known in ledger.snapshot.job_runs.values()
+        if (job_run := transaction.get(JobRun, known.id)) is not None
+        and job_run.resource == resource
+        and job_run.state == JobState.WAITING
+    ]
+    return decide_refusals(
+        resource,
+        waiting,
+        failed=bring_ups.failed.pop(resource, 0),
+        problem=bring_ups.problems.pop(resource, ""),
+        is_local=existing is None or existing.site == LOCAL,
+    )
+
+
+def decide_refusals(
+    resource: str, waiting: Collection[str], *, failed: int, problem: str, is_local: bool
+) -> tuple[Refuse, ...]:
+    """Decide the refusals of the jobs that wait for a resource that is given up. `problem` is the last
+    failure. If `failed` is larger than the number of allowed failures, each further start would fail in the
+    same way."""
+    is_hopeless = failed > BRING_UPS
+    what = "cannot start" if is_hopeless else f"failed to start {BRING_UPS} times in a row"
     hint = f"`gridmill show resource {resource}` shows its request and its site."
-    existing = control.ledger.snapshot.resources.get(resource)
-    if existing is None or existing.site == LOCAL:
-        hint = hint if hopeless else "The pods' logs are in HOME/pods/*/log."
+    if is_local and not is_hopeless:
+        hint = "The pods' logs are in HOME/pods/*/log."
     message = f"the pods of `{resource}` {what}: {problem or 'no reason is known'}"
-    for job_run in list(control.ledger.snapshot.job_runs.values()):
-        if job_run.resource == resource and job_run.state == JobState.WAITING:
-            refusal = Refuse(
-                job_run_id=job_run.id,
-                message=message,
-                hint=hint,
-            )
-            _refuse(control, joining, transaction, refusal)
-    control.bring_ups.failed.pop(resource, None)
+    return tuple(Refuse(job_run_id=one, message=message, hint=hint) for one in waiting)
 
 
-def _refuse(control: Control, joining: CachedForecasts, transaction: Transaction, refusal: Refuse) -> None:
+def _refuse(
+    moves: JobMoves,
+    candidates: Candidates,
+    joining: CachedForecasts,
+    transaction: Transaction,
+    refusal: Refuse,
+) -> None:
     """Fail the job, unless another of its resources can run it."""
     job_run = transaction.get(JobRun, refusal.job_run_id)
     if job_run is None:
         return
-    if may_flee(job_run) and move(
-        control.job_moves,
-        joining,
-        transaction,
-        job_run,
-        refused=refusal.message,
-    ):
+    if may_flee(job_run) and move(moves, joining, transaction, job_run, refused=refusal.message):
         # the next plan has to consider the job at its new resource
-        control.candidates.add(job_run.run_id, [job_run.id])
+        candidates.add(job_run.run_id, [job_run.id])
         return
     message = f"{refusal.message.removesuffix('.')}. {refusal.hint}".strip()
     transaction.put(replace(job_run, state=JobState.FAILED, message=message, ended=transaction.now))
-    dependents = may_go_on(control.ledger.snapshot, job_run.id)
-    control.candidates.add(job_run.run_id, dependents or [job_run.id])
+    dependents = may_go_on(moves.ledger.snapshot, job_run.id)
+    candidates.add(job_run.run_id, dependents or [job_run.id])
 
 
 def _release(transaction: Transaction, release: Release) -> None:
