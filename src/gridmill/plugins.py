@@ -132,6 +132,10 @@ VERSIONS: Mapping[str, str] = {
 """The functions with which a program reads and writes a version. Each of these functions loads the libraries
 for data or models that it needs."""
 
+VAULTS: Mapping[str, str] = {"file": "gridmill.auth.vault:make"}
+"""The functions that open the vault of a home, which encrypts secrets. Each of these functions takes the path
+of the key file."""
+
 TABLES: Mapping[str, Mapping[str, str]] = {
     "jobs": JOBS,
     "sites": SITES,
@@ -149,6 +153,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "archives": ARCHIVES,
     "grids": GRIDS,
     "versions": VERSIONS,
+    "vaults": VAULTS,
 }
 
 

@@ -82,6 +82,10 @@ class Settings:
     """GRIDMILL_LOG_HOME: The disk space for all logs of a home. If the logs need more space, Gridmill first
     deletes the logs of those runs that have written no line for the longest time. Default: 8 GiB. Example:
     `GRIDMILL_LOG_HOME=2GiB`"""
+    secret_key_file: Path | None = None
+    """GRIDMILL_SECRET_KEY_FILE: The file with the key that encrypts secrets, which only its owner may read.
+    Gridmill creates the file for the first secret. Default: `HOME/secrets.key`. Example:
+    `GRIDMILL_SECRET_KEY_FILE=/etc/gridmill/secrets.key`"""
     token: str = field(default="", repr=False)
     """GRIDMILL_TOKEN: Token of the grid to which `gridmill join` adds this machine as a node. Default: none.
     Example: `GRIDMILL_TOKEN=TOKEN`"""
@@ -116,6 +120,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         job_files=_files(env.get("GRIDMILL_JOB_FILES", "0")),
         log_job_bytes=_log_bytes("GRIDMILL_LOG_JOB", env, JOB_LOG_BYTES),
         log_home_bytes=_log_bytes("GRIDMILL_LOG_HOME", env, HOME_LOG_BYTES),
+        secret_key_file=_path(env.get("GRIDMILL_SECRET_KEY_FILE", "")),
         token=env.get("GRIDMILL_TOKEN", ""),
         fault=env.get("GRIDMILL_FAULT", ""),
     )
@@ -170,6 +175,10 @@ def whole_environment() -> dict[str, str]:
 def is_farm(home: Path) -> bool:
     """Returns whether the home belongs to a farm (`gridmill up --light`) and to no other grid."""
     return (home / "farm" / "records.db").exists() and not (home / "store.db").exists()
+
+
+def _path(written: str) -> Path | None:
+    return Path(written).expanduser().absolute() if written else None
 
 
 def _shares(written: str) -> int:

@@ -29,6 +29,7 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
     ),
     "adapters": (
         ("gridmill.stores.bad", "gridmill.transport.server"),
+        ("gridmill.auth.bad", "gridmill.stores.sql"),
         ("gridmill.sites.bad", "gridmill.storage.root"),
         ("gridmill.jobs.bad", "gridmill.sites.machine"),
     ),
@@ -145,6 +146,10 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
     "storage": (
         ("gridmill.control.bad", "gridmill.storage.root"),
         ("gridmill.cli.bad", "gridmill.storage.root"),
+    ),
+    "auth": (
+        ("gridmill.control.bad", "gridmill.auth.vault"),
+        ("gridmill.cli.bad", "gridmill.auth.key_file"),
     ),
     "staging": (
         ("gridmill.control.bad", "gridmill.transfer.engine"),

@@ -178,6 +178,7 @@ def _control(
         sites={"local": site},
         storage=storage,
         home_folders=LocalHomeFolders(settings.home, settings.root, settings.disk_reserve_bytes),
+        vault=find("vaults", "file")(settings.secret_key_file or settings.home / "secrets.key"),
         new_token=lambda: secrets.token_hex(8),
         counters=Counters(store.counters()),
         limits=ControlTimeouts(

@@ -14,6 +14,7 @@ import typer
 from gridmill.cli.completion import complete_names
 from gridmill.cli.describe import describe
 from gridmill.cli.format import amounts, moment
+from gridmill.cli.secrets import rotate_key
 from gridmill.cli.session import Json, emit, session, show
 from gridmill.cli.sites import (
     Address,
@@ -170,6 +171,7 @@ class Configurable(StrEnum):
     SINK = "sink"
     SITE = "site"
     PROJECT = "project"
+    SECRET_KEY = "secret-key"
 
 
 What = Annotated[
@@ -290,8 +292,11 @@ def configure(
     and --workers take precedence. For a model or dataset, --alias sets an alias and --best-by sets the metric
     of PIPELINE/JOB@best. For a site, --address and --set change a setting and `--set NAME=` removes it. For a
     resource at a Slurm site, --set gives options of sbatch (partition=gpu, account=physics, time_limit=8h).
-    For a project, --share sets its share, and --cpus, --memory and --gpus set its quota.
+    For a project, --share sets its share, and --cpus, --memory and --gpus set its quota. `gridmill configure
+    secret-key new` encrypts all secrets with a new key.
     """
+    if what == Configurable.SECRET_KEY:
+        return rotate_key(context, name, json)
     if what == Configurable.PROJECT:
         with session(context) as client:
             given = 1.0 if share is None else share

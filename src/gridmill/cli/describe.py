@@ -33,6 +33,7 @@ from gridmill.domain.project import DEFAULT, ProjectView
 from gridmill.domain.remarks import remarks_of
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Attempt
+from gridmill.domain.secret import SecretView
 from gridmill.domain.sink_status import rejects_line, rejects_of
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.sql_statement import Given, worded
@@ -151,6 +152,10 @@ def describe(noun: object) -> RenderableType:
         case ScheduleView():
             paused = "paused" if noun.schedule.paused else ""
             return Group(_head(noun.name, paused), _facts(schedule_facts(noun)))
+        case SecretView():
+            facts = [("secret", noun.name), ("version", noun.version), ("created", moment(noun.created))]
+            facts += [("changed", moment(noun.changed)), ("used by", ", ".join(noun.used_by))]
+            return _facts([*facts, ("problem", noun.problem)])
         case Alias():
             stands_for = f"version {noun.number}" if noun.number else f"the best by {noun.metric}"
             return Group(_head(noun.id), _facts([("stands for", stands_for), ("set", moment(noun.changed))]))

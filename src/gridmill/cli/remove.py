@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from gridmill.cli.completion import complete_names, complete_nouns
+from gridmill.cli.secrets import remove_secret
 from gridmill.cli.session import Json, emit, session
 from gridmill.domain.amounts import show_bytes, show_count
 from gridmill.domain.views import RemovalPreview
@@ -31,7 +32,10 @@ def remove(
     ],
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also delete a version to which an alias or another version refers."),
+        typer.Option(
+            "--force",
+            help="Also delete a version to which an alias or another version refers, or a secret in use.",
+        ),
     ] = False,
     dry_run: Annotated[
         bool,
@@ -42,7 +46,7 @@ def remove(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Delete a resource, site, project, pipeline, alias, run or version, or release a deployment.
+    """Delete a resource, site, project, pipeline, alias, secret, run or version, or release a deployment.
 
     `gridmill remove model weather/lstm@3` deletes one version, and `gridmill remove model weather/lstm`
     deletes all versions of the model. A version that an active run may use is never deleted. `gridmill
@@ -54,9 +58,11 @@ def remove(
         return _remove_run(context, name, dry_run, json)
     if kind in ARTIFACTS:
         return _remove_versions(context, kind, name, force, dry_run, json)
+    if kind == Noun.SECRET and not dry_run:
+        return remove_secret(context, name, force, json)
     if force or dry_run:
         raise InputError(
-            "--force works only with versions, --dry-run only with versions and runs",
+            "--force works only with versions and secrets, --dry-run only with versions and runs",
             hint=f"Without these options: gridmill remove {kind} {name}",
         )
     with session(context) as client:

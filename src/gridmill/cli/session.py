@@ -88,6 +88,7 @@ TIMES: Mapping[str, frozenset[str]] = {
     "Run": frozenset({"created", "started", "ended", "due"}),
     "Schedule": frozenset({"since", "done"}),
     "ScheduleView": frozenset({"next"}),
+    "SecretView": frozenset({"created", "changed"}),
     "TenantView": frozenset({"added", "last_contact"}),
     "PartReport": frozenset({"began", "ended"}),
 }

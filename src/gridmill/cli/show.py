@@ -469,6 +469,17 @@ _TABLES: Mapping[Noun, _Table] = {
         ("alias", "stands for", "set"),
         lambda one: (one.id, alias_target(one), moment(one.changed)),
     ),
+    Noun.SECRET: (
+        ("secret", "version", "created", "changed", "used by", ""),
+        lambda one: (
+            one.name,
+            one.version,
+            moment(one.created),
+            moment(one.changed),
+            ", ".join(one.used_by),
+            one.problem,
+        ),
+    ),
     Noun.SCHEDULE: (
         ("schedule", "when", "next", "runs", "unchanged", "skipped", "last run", ""),
         schedule_row,

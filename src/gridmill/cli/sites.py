@@ -1,13 +1,15 @@
-"""The commands `add` and `nodes` add a site or a farm, and show provider nodes."""
+"""The commands `add` and `nodes` add a site, a farm or a secret, and show provider nodes."""
 
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gridmill.cli.farm_status import gpu_slot_texts
 from gridmill.cli.format import amounts
+from gridmill.cli.secrets import add_secret
 from gridmill.cli.session import Json, console, emit, host_of, session, settings_of
 from gridmill.cli.session import print_error as tell
 from gridmill.cli.tables import table
@@ -25,6 +27,7 @@ class Addable(StrEnum):
 
     SITE = "site"
     CLUSTER = "cluster"
+    SECRET = "secret"
 
 
 Address = Annotated[
@@ -66,9 +69,14 @@ Endpoint = Annotated[
 
 def add(
     context: typer.Context,
-    what: Annotated[Addable, typer.Argument(metavar="NOUN", help="site or cluster.", show_default=False)],
+    what: Annotated[
+        Addable, typer.Argument(metavar="NOUN", help="site, cluster or secret.", show_default=False)
+    ],
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the site, as in `at: NAME`.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="NAME", help="Name of the site, as in `at: NAME`, or of the secret.", show_default=False
+        ),
     ],
     kind: Annotated[
         SiteKind | None,
@@ -94,9 +102,23 @@ def add(
             show_default=False,
         ),
     ] = "",
+    file: Annotated[
+        Path | None,
+        typer.Option(help="For a secret: file with the value. `-`: standard input.", show_default=False),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Add a site, at which jobs can run, or join a farm. Gridmill connects to the site immediately."""
+    """Add a site, at which jobs can run, join a farm, or add a secret.
+
+    Gridmill connects to a site immediately. The value of a secret is read from --file, from standard input,
+    or from a prompt without echo. It is stored encrypted and never shown. If the secret exists, its value is
+    replaced.
+    """
+    if what == Addable.SECRET:
+        _check_secret_options(kind, address, controller, join)
+        return add_secret(context, name, file, json)
+    if file is not None:
+        raise InputError("only a secret is read from a file", place="--file")
     settings = {**read_settings(set or ()), **bucket_settings(export, shared, endpoint)}
     if what == Addable.CLUSTER:
         host = host_of(context)
@@ -106,6 +128,18 @@ def add(
     site = Site(name=name, kind=_kind(kind, controller, join), address=address, settings=settings)
     with session(context) as client:
         return print_site(client.add_site(site), json)
+
+
+def _check_secret_options(
+    kind: SiteKind | None, address: str | None, controller: str | None, join: str
+) -> None:
+    """Raise InputError for options that a secret does not have."""
+    given = {"--kind": kind, "--address": address, "--controller": controller, "--join": join or None}
+    for option, value in given.items():
+        if value is not None:
+            raise InputError(
+                f"a secret has no {option}", place=option, hint="gridmill add secret NAME [--file FILE]"
+            )
 
 
 def _kind(kind: SiteKind | None, controller: str | None, line: str) -> SiteKind:

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from gridmill.control.background import BackgroundRunner, ImmediateRunner
 from gridmill.control.ledger import Ledger, Transaction
+from gridmill.control.secret_values import StoredSecrets
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.farm_protocol import FarmStatus
 from gridmill.domain.frozen import dataclass
@@ -24,6 +25,7 @@ from gridmill.errors import UnavailableError
 from gridmill.ports.clock import Clock
 from gridmill.ports.disk import HomeFolders, NoHomeFolders
 from gridmill.ports.link import LinkServer
+from gridmill.ports.secrets import NoVault, Vault
 from gridmill.ports.site import SitePort
 from gridmill.ports.storage import FileStat, Storage
 
@@ -392,6 +394,7 @@ class Starting:
     timeline: Timeline
     aside: BackgroundRunner
     clients: Clients
+    secrets: StoredSecrets
 
     @property
     def ledger(self) -> Ledger:
@@ -498,6 +501,7 @@ class Control:
     discarded: list[str] = field(default_factory=list)
     claimed: set[str] = field(default_factory=set)
     next_observe: float = 0.0
+    vault: Vault = field(default_factory=NoVault)
     alarms: ScheduleTimers | None = None
 
     @property
@@ -514,10 +518,19 @@ class Control:
         )
 
     @property
+    def secrets(self) -> StoredSecrets:
+        """The secrets in the store, with the vault that decrypts them."""
+        return StoredSecrets(ledger=self.ledger, vault=self.vault)
+
+    @property
     def starting(self) -> Starting:
         """The parts of the control node's state that are needed to start an attempt."""
         return Starting(
-            endings=self.endings, timeline=self.timeline, aside=self.background, clients=self.clients
+            endings=self.endings,
+            timeline=self.timeline,
+            aside=self.background,
+            clients=self.clients,
+            secrets=self.secrets,
         )
 
     @property

@@ -19,6 +19,7 @@ from gridmill.domain.gang import count_workers
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.retention import Retention
 from gridmill.domain.schedule import ScheduleSpec
+from gridmill.domain.secret import names_in
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.sql_statement import Given
 from gridmill.domain.training import CHECKPOINTED, ModelKind, TrainingSpec
@@ -251,6 +252,20 @@ class Job:
         return self.command is not None or (
             self.training is not None and self.training.model == ModelKind.CUSTOM
         )
+
+    @property
+    def secret_texts(self) -> tuple[str, ...]:
+        """The texts of the declaration that may refer to secrets."""
+        if self.command is not None:
+            return tuple(self.command.env.values())
+        if self.sink is not None:
+            return self.sink.source.secret_texts
+        return (self.training.track or "",) if self.training is not None else ()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The names of the secrets whose values the job needs, each once, in order."""
+        return names_in(self.secret_texts)
 
     @property
     def gang(self) -> int:

@@ -242,6 +242,12 @@ class Source:
         return self.stream.key if self.stream else ", ".join(self.paths)
 
     @property
+    def secret_texts(self) -> tuple[str, ...]:
+        """The texts of the source that may refer to secrets."""
+        urls = (self.sql.url if self.sql else "", self.stream.url if self.stream else "")
+        return (*urls, *self.paths, *self.headers.values())
+
+    @property
     def local_paths(self) -> tuple[str, ...]:
         """The paths of the source that are in the file system of the machine."""
         return tuple(path for path in self.paths if not path.startswith(REMOTE))

@@ -22,6 +22,7 @@ from gridmill.domain.pod_protocol import Event
 from gridmill.domain.project import Project, ProjectView
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.run import Run
+from gridmill.domain.secret import KeyRotation, SecretView
 from gridmill.domain.sink_overrides import Alterations, SinkChange
 from gridmill.domain.sink_status import LoadTask
 from gridmill.domain.site import NodeView, Site
@@ -161,6 +162,40 @@ class Sharing(Protocol):
         """Delete a project that has no active runs, together with its recorded usage.
 
         Raises NotFoundError, ConflictError if the project has active runs.
+        """
+
+
+class SecretVerbs(Protocol):
+    """The use cases of secrets. No use case returns a value."""
+
+    def secrets(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[SecretView]:
+        """List all secrets and where they are used, by name. The list contains no values."""
+
+    def secret(self, name: str) -> SecretView:
+        """Show one secret and where it is used, without its value.
+
+        Raises NotFoundError.
+        """
+
+    def add_secret(self, name: str, value: str) -> SecretView:
+        """Add a secret, or replace its value; the value is stored encrypted.
+
+        The same value again changes nothing. Raises InputError for a value that is too short, too long or
+        not text, StorageError if the key file cannot be used.
+        """
+
+    def remove_secret(self, name: str, *, force: bool = False) -> None:
+        """Delete a secret.
+
+        Raises NotFoundError, and ConflictError while pipelines, active runs or sites refer to the secret and
+        `force` is false.
+        """
+
+    def rotate_secret_key(self) -> KeyRotation:
+        """Create a new key, encrypt all secrets with it, and delete the earlier key.
+
+        May be repeated after an interruption. Raises StorageError if a value cannot be decrypted; then all
+        keys are kept.
         """
 
 
@@ -325,6 +360,7 @@ class Grid(
     Sites,
     Advising,
     Sharing,
+    SecretVerbs,
     Protocol,
 ):
     """All use cases of a grid, as one protocol. The SDK and the command line work with any implementation of

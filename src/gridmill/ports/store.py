@@ -20,6 +20,7 @@ from gridmill.domain.provenance import CodeList, Provenance
 from gridmill.domain.resource import Measurement, Resource
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.schedule import Schedule
+from gridmill.domain.secret import Secret
 from gridmill.domain.sink_overrides import Alterations
 from gridmill.domain.site import Site
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
@@ -45,6 +46,7 @@ Noun: TypeAlias = (
     | Provenance
     | CodeList
     | Measurement
+    | Secret
 )
 
 
@@ -274,6 +276,8 @@ def is_live(noun: Noun) -> bool:
         case Chunk():
             return noun.left
         case Artifact() | Alias() | Alterations() | Measurement() | Pipeline() | Latest() | Origin():
+            return False
+        case Secret():
             return False
         case Site() | Resource() | Project() | Schedule() | Backfill():
             return True

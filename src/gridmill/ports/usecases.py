@@ -188,6 +188,11 @@ _ROWS = (
     _list("projects", "GET /projects", "projects"),
     _row("configure_project", "PUT /projects/{project.name}", "projects", _ADMIN, body=("project",)),
     _row("remove_project", "DELETE /projects/{name}", "projects", _ADMIN),
+    _list("secrets", "GET /secrets", "secrets"),
+    _row("secret", "GET /secrets/{name}", "secrets", _VIEWER, "show_secret"),
+    _row("add_secret", "PUT /secrets/{name}", "secrets", _ADMIN, body=("value",)),
+    _row("remove_secret", "DELETE /secrets/{name}", "secrets", _ADMIN),
+    _row("rotate_secret_key", "POST /secret-key", "secrets", _ADMIN),
     _row("advise", "GET /advice/{name:path}", "advice", _VIEWER, limits={"name": _NAME}),
     _row(
         "probe",

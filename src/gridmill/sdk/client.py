@@ -23,6 +23,7 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import Project, ProjectView
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.route import Staging
+from gridmill.domain.secret import KeyRotation, SecretView
 from gridmill.domain.sink import Constraint, Outage
 from gridmill.domain.sink_overrides import Alterations, AlterVerb, SinkChange, SinkPart, key_of_constraint
 from gridmill.domain.sink_status import LoadTask
@@ -135,6 +136,28 @@ class SiteVerbs(Connected):
     def remove_site(self, name: str) -> None:
         """Delete a site that has no running deployments."""
         self.grid.remove_site(name)
+
+
+class SecretMethods(Connected):
+    """Client methods for secrets. No method returns a value."""
+
+    def add_secret(self, name: str, value: str) -> SecretView:
+        """Add a secret, or replace its value. Raises InputError for a value that is too short or too long,
+        StorageError if the key file cannot be used."""
+        return self.grid.add_secret(name, value)
+
+    def list_secrets(self, *, limit: int | None = None) -> Listing[SecretView]:
+        """List secrets and where they are used, by name. The list contains no values."""
+        return Listing(self.grid.secrets, limit=limit)
+
+    def remove_secret(self, name: str, *, force: bool = False) -> None:
+        """Delete a secret. Raises ConflictError if something refers to the secret and `force` is false."""
+        self.grid.remove_secret(name, force=force)
+
+    def rotate_secret_key(self) -> KeyRotation:
+        """Encrypt all secrets with a new key, and delete the earlier key. Raises StorageError if a value
+        cannot be decrypted."""
+        return self.grid.rotate_secret_key()
 
 
 class SinkVerbs(Connected):
@@ -454,7 +477,15 @@ class RenamedError(InputError, AttributeError):
 
 
 class Client(
-    AdviceVerbs, ResourceVerbs, SiteVerbs, ScheduleVerbs, BackfillVerbs, VersionVerbs, SinkVerbs, ShareVerbs
+    AdviceVerbs,
+    ResourceVerbs,
+    SiteVerbs,
+    ScheduleVerbs,
+    BackfillVerbs,
+    VersionVerbs,
+    SinkVerbs,
+    ShareVerbs,
+    SecretMethods,
 ):
     """The Python client. Use the client as a context manager, or call `close()`. Methods raise only
     GridmillErrors.

@@ -36,6 +36,7 @@ class Noun(StrEnum):
     FILES = "files"
     ARTIFACT = "artifact"
     ALIAS = "alias"
+    SECRET = "secret"
     CONTROL = "control"
 
 
@@ -55,6 +56,7 @@ LISTED: Mapping[Noun, Callable[[Grid], Lists[Any]]] = {
     Noun.FILES: lambda grid: partial(grid.artifacts, kind=ArtifactKind.FILES),
     Noun.ARTIFACT: lambda grid: grid.artifacts,
     Noun.ALIAS: lambda grid: grid.aliases,
+    Noun.SECRET: lambda grid: grid.secrets,
 }
 """The use case that lists records of each kind."""
 
@@ -75,6 +77,7 @@ REMOVED: Mapping[Noun, Callable[[Grid, str], object]] = {
     Noun.PIPELINE: lambda grid, name: grid.remove_pipeline(name),
     Noun.DEPLOYMENT: lambda grid, name: grid.release(name),
     Noun.ALIAS: lambda grid, name: grid.remove_alias(name),
+    Noun.SECRET: lambda grid, name: grid.remove_secret(name),
 }
 """The function that deletes records of each kind, except versions."""
 
@@ -126,6 +129,8 @@ def find_noun(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  the no
             return grid.schedule(name)
         case Noun.BACKFILL:
             return grid.backfill(name)
+        case Noun.SECRET:
+            return grid.secret(name)
         case _ if noun in ARTIFACTS:
             return _artifact(grid, noun, name)
         case _:

@@ -23,6 +23,7 @@ from gridmill.domain.pod_protocol import Event, EventType, event_id, sequence_of
 from gridmill.domain.project import ProjectView
 from gridmill.domain.resource import MeasuredUse, Resource, Sizing
 from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.secret import SecretView
 from gridmill.domain.site import Site
 from gridmill.domain.states import (
     DONE_JOBS,
@@ -42,6 +43,7 @@ from gridmill.ports.usecases import USE_CASES
 from gridmill.testing.fake_use_cases import (
     FakeAdvising,
     FakeAlterations,
+    FakeSecrets,
     FakeSharing,
     FakeSites,
     found,
@@ -154,7 +156,7 @@ class Act(StrEnum):
 
 @recorded
 @dataclass(slots=True)
-class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
+class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites, FakeSecrets):
     """Implements `gridmill.ports.grid.Grid`. When `start_run` and `resume` return, the run is complete.
 
     `acts` contains the behaviour of each job by the name of the job. A job that is not in `acts` succeeds.
@@ -170,6 +172,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
     _logs: MemoryLogs = field(default_factory=MemoryLogs)
     _resources: dict[str, Resource] = field(default_factory=dict)
     _projects: dict[str, ProjectView] = field(default_factory=dict)
+    _secrets: dict[str, SecretView] = field(default_factory=dict)
     _sites: dict[str, Site] = field(default_factory=dict)
     _deployments: dict[str, Deployment] = field(default_factory=dict)
     _bundles: dict[str, bytes] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from gridmill.domain.provenance import CodeList, Provenance
 from gridmill.domain.resource import MeasuredUse, Measurement, Resource, Sizing
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.schedule import Schedule, ScheduleSpec
+from gridmill.domain.secret import Secret
 from gridmill.domain.sink_overrides import Alterations, AlterVerb, SinkChange, SinkPart
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.domain.sql_statement import Given
@@ -37,6 +38,11 @@ def a_resource(name: str = "trainers", **fields: Any) -> Resource:  # noqa: ANN4
 def a_project(name: str = "vision", **fields: Any) -> Project:  # noqa: ANN401
     """Returns a project with a quota."""
     return Project(name=name, share=2.0, gpus=4, used_seconds=1e6 + 0.5, used_at=1e9 + 0.125, **fields)
+
+
+def a_secret(name: str = "db-password") -> Secret:
+    """Returns a secret whose sealed value is no real value."""
+    return Secret(name=name, version=3, sealed="c2VhbGVk", key_id="0f" * 8, created=1e9, changed=1e9 + 0.125)
 
 
 def a_job(name: str = "work") -> Job:
@@ -209,6 +215,7 @@ def one_of_each() -> tuple[Noun, ...]:
         an_origin(),
         a_project(),
         a_measurement(),
+        a_secret(),
     )
 
 

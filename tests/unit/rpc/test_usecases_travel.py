@@ -70,6 +70,7 @@ SAMPLES: dict[str, Any] = {
     "states": (RunState.FAILED, RunState.STOPPED),
     "tail": 5,
     "until": 2**40,
+    "value": "hunter2 & äöü\n",
     "values": {"rate": "0.5", "to day": "ä"},
     "versions": ("1", "prod"),
     "wait_seconds": 0.0,

@@ -17,6 +17,7 @@ from gridmill.control.usecases.projects import ProjectUseCases
 from gridmill.control.usecases.resources import ResourceUseCases
 from gridmill.control.usecases.run_views import ViewLimit
 from gridmill.control.usecases.runs import RunUseCases
+from gridmill.control.usecases.secrets import SecretUseCases
 from gridmill.control.usecases.sites import SiteUseCases
 from gridmill.control.usecases.views import events_to_show, log_ends, run_before
 from gridmill.domain.advice import Advice
@@ -66,6 +67,7 @@ class Service(
     DiskUseCases,
     ArchiveUseCases,
     ProjectUseCases,
+    SecretUseCases,
 ):
     """The implementation of ports.grid.Grid in the control node. The class combines the use cases of each
     kind of record, and adds the remaining use cases."""

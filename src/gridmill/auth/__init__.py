@@ -1,0 +1,1 @@
+"""Secrets: the key of the home, encrypted values, and values on their way to a pod."""
