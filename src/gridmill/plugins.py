@@ -1,9 +1,9 @@
 """The tables of plug-ins. Each table maps the name of a plug-in to "module:factory". The entry points of
 installed packages have the same form and extend these tables.
 
-A package adds its own record stores, sites and links with the entry-point groups `gridmill.stores`,
-`gridmill.sites` and `gridmill.transport`. Built-in plug-ins have no more rights than the plug-ins of other
-packages. (The kinds of jobs are defined in `domain/job.py`.)
+A package adds its own record stores, sites, links and providers of machines with the entry-point groups
+`gridmill.stores`, `gridmill.sites`, `gridmill.links` and `gridmill.clouds`. Built-in plug-ins have no more
+rights than the plug-ins of other packages. (The kinds of jobs are defined in `domain/job.py`.)
 """
 
 from collections.abc import Callable, Mapping
@@ -65,6 +65,10 @@ CHECKS: Mapping[str, str] = {
 }
 """Functions that take a Site and raise InputError for errors that can be found before the site is
 contacted."""
+CLOUDS: Mapping[str, str] = {"simulated": "gridmill.testing.cloud.provider:make"}
+"""The functions that open an account at a provider of machines, by the kind of the provider. Each of these
+functions takes the settings (such as `region`) and a function that returns the value of a secret by its name,
+and returns a CloudPort."""
 STORES: Mapping[str, str] = {
     "memory": "gridmill.stores.memory:make",
     "sqlite": "gridmill.stores.sql:make",
@@ -141,6 +145,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "sites": SITES,
     "wishes": WISHES,
     "checks": CHECKS,
+    "clouds": CLOUDS,
     "stores": STORES,
     "faults": FAULTS,
     "links": LINKS,

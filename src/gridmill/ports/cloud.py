@@ -92,7 +92,8 @@ class CloudPort(Protocol):
 
     def launch(self, request: LaunchRequest) -> Machine:
         """Rent one machine. A repeated call with the same request returns the same machine. Raises
-        NoMachineError, QuotaError, RefusedError: then no machine exists for the token."""
+        NoMachineError, QuotaError, RefusedError: then no machine exists for the token. Raises ConflictError
+        if the token was used with other parameters: then the machine of the first request may exist."""
 
     def machines(self, owner: str = "") -> tuple[Machine, ...]:
         """Return all machines with the tags of Gridmill in all regions of the account that Gridmill may use,
