@@ -1,0 +1,99 @@
+"""The interface between a simulated cloud and the machines that it starts."""
+
+from collections.abc import Callable
+from ipaddress import IPv4Network
+from typing import Protocol
+
+from gridmill.domain.frozen import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSpec:
+    """A machine to start. `address` is its private and `public_address` its public IPv4 address (empty if it
+    has none). `user_data` are the bytes that cloud-init gets. `public_keys` are OpenSSH public keys by name.
+    `metadata` are the contents of the instance metadata by path, such as `placement/region`."""
+
+    id: str
+    host_name: str
+    address: str
+    public_address: str
+    user_data: bytes
+    public_keys: tuple[tuple[str, str], ...]
+    metadata: tuple[tuple[str, str], ...]
+    tokens_required: bool = True
+    boot_seconds: float = 0.0
+    boots: bool = True
+
+
+class MachineHost(Protocol):
+    """Starts and ends the machines of a simulated cloud."""
+
+    private_network: IPv4Network
+    """The addresses of all simulated private networks."""
+    public_network: IPv4Network
+    """The addresses that the simulation uses as public addresses."""
+
+    def start(self, spec: MachineSpec, ended: Callable[[str], None]) -> None:
+        """Starts a machine. `ended` is called with the id of the machine if the machine shuts itself down."""
+
+    def end(self, machine_id: str) -> None:
+        """Ends a machine and all its processes. The call can be repeated."""
+
+    def set_metadata(self, machine_id: str, path: str, text: str) -> None:
+        """Sets an item of the instance metadata of a machine, such as `spot/instance-action`."""
+
+    def console(self, machine_id: str) -> bytes:
+        """Returns the console output of a machine. It is empty if nothing was written."""
+
+    def egress_bytes(self, machine_id: str) -> int:
+        """Returns the bytes that a machine has sent to other networks since it was started."""
+
+    def close(self) -> None:
+        """Ends all machines. The call can be repeated."""
+
+
+class NoMachines:
+    """A host whose machines are only states. `add_egress` and `shut_down` replace what real machines do."""
+
+    def __init__(self) -> None:
+        # 198.18.0.0/15 is reserved for benchmarks (RFC 2544): nothing real has such an address.
+        self.private_network = IPv4Network("10.0.0.0/16")
+        self.public_network = IPv4Network("198.18.0.0/15")
+        self.metadata: dict[str, dict[str, str]] = {}
+        self._ended: dict[str, Callable[[str], None]] = {}
+        self._egress: dict[str, int] = {}
+
+    def start(self, spec: MachineSpec, ended: Callable[[str], None]) -> None:
+        """See MachineHost."""
+        self.metadata[spec.id] = dict(spec.metadata)
+        self._ended[spec.id] = ended
+
+    def end(self, machine_id: str) -> None:
+        """See MachineHost."""
+        self._ended.pop(machine_id, None)
+
+    def shut_down(self, machine_id: str) -> None:
+        """Does what the command `shutdown -h now` does on a real machine."""
+        ended = self._ended.get(machine_id)
+        if ended is not None:
+            ended(machine_id)
+
+    def set_metadata(self, machine_id: str, path: str, text: str) -> None:
+        """See MachineHost."""
+        self.metadata.setdefault(machine_id, {})[path] = text
+
+    def console(self, machine_id: str) -> bytes:
+        """See MachineHost."""
+        return b""
+
+    def add_egress(self, machine_id: str, size_bytes: int) -> None:
+        """Counts bytes that a machine sends to other networks."""
+        self._egress[machine_id] = self._egress.get(machine_id, 0) + size_bytes
+
+    def egress_bytes(self, machine_id: str) -> int:
+        """See MachineHost."""
+        return self._egress.get(machine_id, 0)
+
+    def close(self) -> None:
+        """See MachineHost."""
+        self._ended.clear()
