@@ -9,9 +9,10 @@ import pytest
 
 pytest.importorskip("boto3", reason="install the extra: pip install 'gridmill[aws]'")
 
+from tests.kit.ec2 import client, instance, launch, refused, run
+
 from gridmill.testing.clock import FakeClock
 from gridmill.testing.cloud.ec2.simulation import EC2Simulation, simulated_ec2
-from tests.kit.ec2 import client, instance, launch, refused, run
 
 
 @pytest.fixture
@@ -124,8 +125,12 @@ def test_user_data_is_readable_again(ec2, simulation):
         ({"HibernationOptions": {"Configured": True}}, "Simulation.NotImplemented"),
         ({"DryRun": True}, "DryRunOperation"),
         (
-            {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.0001"}}},
+            {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.002"}}},
             "SpotMaxPriceTooLow",
+        ),
+        (
+            {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.001"}}},
+            "InvalidParameterValue",
         ),
     ],
 )

@@ -24,6 +24,7 @@ from gridmill.testing.cloud.ec2.shapes import reservation
 
 _LARGEST_USER_DATA_BYTES = 16 * 1024
 _LONGEST_TOKEN = 64
+_LOWEST_PRICE = 0.001
 _TAGGED = ("instance", "volume", "network-interface", "spot-instances-request")
 _PARAMETERS = (
     "ImageId",
@@ -258,7 +259,7 @@ def _is_spot(call: Call) -> bool:
 def _check_price(call: Call, most: str | None) -> None:
     if most is None:
         return
-    if not re.fullmatch(r"\d+(\.\d+)?", most):
+    if not re.fullmatch(r"\d+(\.\d+)?", most) or float(most) <= _LOWEST_PRICE:
         raise invalid(most, "MaxPrice")
     price = catalogue.hourly_micros(_kind(call), call.region.name, spot=True)
     if float(most) * 1_000_000 < price:
