@@ -1,10 +1,12 @@
 """Runs of clients on a fake clock: what ends with a client, and what waits for one to come back."""
 
+from collections.abc import Mapping
+
 from tests.sim.test_races import command, finish, job_of, run_of, service, simulation
 
 from gridmill.control.client_runs import AttendedRuns
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.run import RunRequest
+from gridmill.domain.run import Run, RunRequest
 from gridmill.domain.states import JobState, RunState
 from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
@@ -15,14 +17,29 @@ WAITS = RunRequest(attended=True, request="one")
 
 
 def attended(grid: Simulation, **settings: bool) -> AttendedRuns:
-    return AttendedRuns(grid.node, look=service(grid).run, **{"own_environment": False, **settings})
+    return AttendedRuns(grid.node, **{"own_environment": False, **settings})
+
+
+def begin(
+    grid: Simulation,
+    runs: AttendedRuns,
+    request: RunRequest = WAITS,
+    *,
+    pipeline: Pipeline = TWO,
+    environment: Mapping[str, str] = HERE,
+    again: bool = False,
+) -> Run:
+    with runs.starting(environment, request, again=again) as start:
+        start.run_id = start.run_id or service(grid).start_run(pipeline).run.id
+    run: Run = grid.store.get(Run, start.run_id).noun
+    return run
 
 
 def test_a_run_whose_client_has_gone_is_stopped_and_may_be_resumed():
     grid = simulation(lambda order: Behaviour(seconds=100.0))
     runs, loose = attended(grid), Pipeline(name="q", jobs=(command("a"),))
-    run = runs.begin(lambda: service(grid).start_run(TWO), HERE, WAITS).run
-    other = runs.begin(lambda: service(grid).start_run(loose), HERE, RunRequest()).run
+    run = begin(grid, runs)
+    other = begin(grid, runs, RunRequest(), pipeline=loose)
     assert grid.run_until(lambda: job_of(grid, run, "a").state == JobState.RUNNING)
     assert run_of(grid, run).attended
     assert not run_of(grid, other).attended
@@ -39,19 +56,19 @@ def test_a_run_whose_client_has_gone_is_stopped_and_may_be_resumed():
 def test_environments_go_with_their_runs_and_are_not_those_of_one_that_stays():
     grid = simulation()
     runs = attended(grid)
-    first = runs.begin(lambda: service(grid).start_run(TWO), HERE, RunRequest()).run
+    first = begin(grid, runs, RunRequest())
     assert grid.node.control.clients.environments == {first.id: HERE}
     finish(grid, first)
-    second = runs.begin(lambda: service(grid).start_run(TWO), {}, RunRequest()).run
+    second = begin(grid, runs, RunRequest(), environment={})
     assert grid.node.control.clients.environments == {second.id: {}}
-    attended(grid, own_environment=True).begin(lambda: service(grid).start_run(TWO), HERE, WAITS)
+    begin(grid, attended(grid, own_environment=True))
     assert list(grid.node.control.clients.environments) == [second.id]
 
 
 def test_after_another_control_node_runs_stand_still_until_their_clients_are_back():
     grid = simulation()
     runs = attended(grid)
-    mine = runs.begin(lambda: service(grid).start_run(TWO), HERE, WAITS).run
+    mine = begin(grid, runs)
     grid.node.await_clients(3.0)
     began = grid.clock.monotonic()
     assert grid.node.tick() == 3.0
@@ -59,7 +76,7 @@ def test_after_another_control_node_runs_stand_still_until_their_clients_are_bac
     runs.take(mine.id, HERE)
     assert finish(grid, mine, within=60.0).state == RunState.SUCCEEDED
     assert grid.clock.monotonic() - began < 60.0
-    lost = runs.begin(lambda: service(grid).start_run(TWO), HERE, WAITS).run
+    lost = begin(grid, runs)
     grid.node.await_clients(3.0)
     assert finish(grid, lost).state == RunState.SUCCEEDED, "its client has gone: it goes on"
 
@@ -68,12 +85,9 @@ def test_a_run_that_is_asked_for_again_is_started_once():
     grid = simulation()
     runs = attended(grid)
 
-    def ask(again: bool) -> str:
-        return runs.begin(lambda: service(grid).start_run(TWO), HERE, WAITS, again=again).run.id
-
-    first = ask(again=True)
-    assert ask(again=True) == first
+    first = begin(grid, runs, again=True).id
+    assert begin(grid, runs, again=True).id == first
     grid.control_dies()
     runs = attended(grid)
-    assert ask(again=True) == first
-    assert ask(again=False) != first
+    assert begin(grid, runs, again=True).id == first
+    assert begin(grid, runs, again=False).id != first

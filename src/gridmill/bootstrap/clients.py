@@ -21,7 +21,6 @@ def attend(node: EmbeddedNode, *, stays: bool, warn: Callable[[str], None]) -> A
     have ended, jobs get the environment of the control node."""
     runs = AttendedRuns(
         node.node,
-        look=node.grid.run,
         own_environment=stays,
         on_begin=(lambda: None) if stays else _PreloadedReport().prepare,
     )

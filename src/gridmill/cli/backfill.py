@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gridmill.cli.parameters import Force, Set, read_set
-from gridmill.cli.session import Json, emit, print_error, require_permanent_node, session
+from gridmill.cli.session import Json, emit, print_error, session
 from gridmill.domain.backfill import BackfillView, ChunkState
 from gridmill.errors import InputError
 from gridmill.sdk.project import is_name
@@ -49,13 +49,11 @@ def backfill(
     chunks.
     """
     if begins is None and ends is None and every is None and is_name(pipeline):
-        with session(context, embed=False) as client:
-            require_permanent_node(client)
+        with session(context, permanent=True) as client:
             return _print_backfill(client.resume_backfill(str(pipeline)), json)
     if begins is None or ends is None:
         raise _needs_range(pipeline)
-    with session(context, embed=False) as client:
-        require_permanent_node(client)
+    with session(context, permanent=True) as client:
         view = client.start_backfill(
             pipeline,
             begins=begins,

@@ -6,7 +6,6 @@ After a run, a summary shows a table, the best model and the report, or the fail
 
 import os
 import sys
-from collections.abc import Callable
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -35,7 +34,6 @@ from gridmill.cli.session import (
     emit,
     print_error,
     print_sentence,
-    require_permanent_node,
     session,
     show_table,
 )
@@ -49,7 +47,7 @@ from gridmill.domain.states import JobState, RunState
 from gridmill.domain.views import JobView, RunView
 from gridmill.errors import TABLE, GridmillError, InputError, InterruptedRunError, JobError
 from gridmill.sdk.client import Client
-from gridmill.sdk.project import is_name
+from gridmill.sdk.project import is_name, prepare
 
 HEAD = ("job", "state", "attempts", "time", "cpu", "peak memory", "of", "metrics")
 _LEFT_OUT = ("of", "attempts", "cpu", "peak memory")
@@ -166,21 +164,25 @@ def run(
     is 1 if the run failed and 130 if it was interrupted.
     """
 
-    def begin(client: Client, *, wait: bool) -> RunView:
-        pipeline = client.prepare(file, read_set(set or ()), note=print_error)
-        if pipeline.schedules and not is_name(file):
-            texts = ", ".join(spec.text for spec in pipeline.schedules.values())
-            print_error(
-                f"this command runs the pipeline once; its schedule ({texts}) needs `gridmill up` and "
-                f"`gridmill apply -f {file}`"
-            )
-        jobs = tuple(only or ())
-        if not wait:
-            return client.run(pipeline, force=force, only=jobs, adopt=adopt, wait=False)
-        return client.attend(lambda grid: grid.start_run(pipeline, force=force, only=jobs, adopt=adopt))
-
     _import_ahead()
-    _run(context, begin, detach=detach, as_json=json)
+    with session(context, permanent=detach) as client:
+        with InterruptHandler(active=not detach) as interrupts:
+            pipeline = prepare(file, read_set(set or ()), client.grid, client.settings, print_error)
+            if pipeline.schedules and not is_name(file):
+                texts = ", ".join(spec.text for spec in pipeline.schedules.values())
+                print_error(
+                    f"this command runs the pipeline once; its schedule ({texts}) needs `gridmill up` and "
+                    f"`gridmill apply -f {file}`"
+                )
+            jobs = tuple(only or ())
+            view = client.attend(
+                lambda grid: grid.start_run(pipeline, force=force, only=jobs, adopt=adopt), detached=detach
+            )
+            if not detach:
+                view = _to_the_end(client, view, interrupts)
+        _show_result(client, view, detached=detach, as_json=json)
+    if not detach:
+        _leave(view, interrupted=interrupts.requested)
 
 
 def _import_ahead() -> None:
@@ -221,13 +223,17 @@ def start(
 def resume(context: typer.Context, run: RunName, detach: Detach = False, json: Json = False) -> None:
     """Continue a failed or stopped run. Succeeded jobs do not execute again."""
 
-    def begin(client: Client, *, wait: bool) -> RunView:
-        if not wait:
-            return client.resume(run, wait=False)
-        run_id = client.status(run).run.id
-        return client.attend(lambda grid: grid.resume(run_id))
-
-    _run(context, begin, detach=detach, as_json=json, again=run)
+    with session(context, permanent=detach) as client:
+        with InterruptHandler(active=not detach) as interrupts:
+            if detach:
+                view = client.resume(run, wait=False)
+            else:
+                last_event, run_id = _before_resume(client, run), client.status(run).run.id
+                view = client.attend(lambda grid: grid.resume(run_id))
+                view = _to_the_end(client, view, interrupts, after=last_event)
+        _show_result(client, view, detached=detach, as_json=json)
+    if not detach:
+        _leave(view, interrupted=interrupts.requested)
 
 
 def stop(
@@ -275,32 +281,6 @@ def _pause(context: typer.Context, name: str, as_json: bool) -> None:
     emit(view) if as_json else print(f"schedule {name} paused; active runs continue")
 
 
-Follow = Callable[..., RunView]
-
-
-def _run(
-    context: typer.Context,
-    begin: Callable[..., RunView],
-    *,
-    detach: bool,
-    as_json: bool,
-    again: str | None = None,
-) -> None:
-    with session(context, embed=not detach) as client:
-        if detach:
-            require_permanent_node(client)
-            return _started(begin(client, wait=False), as_json)
-        with InterruptHandler() as interrupts:
-            after = _before_resume(client, again) if again else ""
-            # waits in the grid, so that the display is imported while the first pod starts
-            view = begin(client, wait=True)
-            view = _to_the_end(client, view, interrupts, after)
-            client.release()
-            interrupted = interrupts.requested
-        emit(view) if as_json else summarise(client, view)
-    return _leave(view, interrupted=interrupted)
-
-
 def _before_resume(client: Client, name: str) -> str:
     """Return the id of the newest event of the run before the run is resumed."""
     view = client.status(name)
@@ -316,18 +296,23 @@ def _nothing_to_resume(view: RunView) -> None:
     )
 
 
-def _started(view: RunView, as_json: bool) -> None:
+def _show_result(client: Client, view: RunView, *, detached: bool, as_json: bool) -> None:
     if as_json:
         return emit(view)
+    if not detached:
+        return summarise(client, view)
     print(view.run.id)
     if view.run.state == RunState.SUCCEEDED:
         return _nothing_to_resume(view)
     return print_error(f"started; to follow it: gridmill status {view.run.id} --watch")
 
 
-def _to_the_end(client: Client, view: RunView, interrupts: InterruptHandler, after: str) -> RunView:
+def _to_the_end(client: Client, view: RunView, interrupts: InterruptHandler, after: str = "") -> RunView:
+    """Show the progress of the run until its end, and return its state at the end."""
     try:
-        return follow(client, view.run.id, interrupts, after=after)
+        view = follow(client, view.run.id, interrupts, after=after)
+        client.release()
+        return view
     except KeyboardInterrupt:
         print_error(
             "quit without waiting; jobs of the run may still be stopping. To continue it: gridmill "

@@ -4,11 +4,11 @@ The first Ctrl-C, SIGTERM or loss of the terminal requests a clean stop. A secon
 immediately. In JSON, times are ISO 8601 in UTC, although records contain Unix times.
 """
 
+import contextlib
 import os
 import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from importlib import import_module
@@ -38,15 +38,17 @@ _ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 class InterruptHandler:
     """A context in which the first signal sets `requested`, and the second signal raises
-    KeyboardInterrupt."""
+    KeyboardInterrupt. If the context is not `active`, signals have their usual effect."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, active: bool = True) -> None:
         self.requested = False
+        self._active = active
         self._terminals = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._handle) for number in _ASKING}
+        if self._active:
+            self._before = {number: signal.signal(number, self._handle) for number in _ASKING}
         return self
 
     def __exit__(
@@ -130,24 +132,29 @@ _WIDE = 220
 are not wrapped."""
 
 
-@contextmanager
-def session(context: typer.Context, *, embed: bool = True, reading: bool = False) -> Iterator[Client]:
+@contextlib.contextmanager
+def session(
+    context: typer.Context, *, embed: bool = True, reading: bool = False, permanent: bool = False
+) -> Iterator[Client]:
     """Return a context with a client for the command, which is closed at the end of the context. With
-    `reading`, the client starts no control node.
+    `reading`, the client starts no control node. With `permanent`, UnavailableError is raised if the control
+    node ends with its clients, because the detached runs of the client would not continue then.
 
     Tests pass a client of their own to `main`.
     """
     given = invocation(context)
-    if given.client is not None:
-        yield given.client
-        return
-    with connect(given.home, url=given.url, embed=embed, reading=reading) as client:
+    opened: contextlib.AbstractContextManager[Client] = (
+        connect(given.home, url=given.url, embed=embed and not permanent, reading=reading)
+        if given.client is None
+        else contextlib.nullcontext(given.client)
+    )
+    with opened as client:
+        if permanent:
+            _require_permanent_node(client)
         yield client
 
 
-def require_permanent_node(client: Client) -> None:
-    """Raise UnavailableError if the control node ends with its clients, because then the detached runs of
-    this client would not continue."""
+def _require_permanent_node(client: Client) -> None:
     if client.control().embedded:
         raise UnavailableError(
             "the running control node ends when the commands that use it have ended",

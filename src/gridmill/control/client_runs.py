@@ -1,14 +1,14 @@
 """This module handles the runs for which a client waits: it stores the environment of their jobs, and stops
 a run when its client disconnects."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from gridmill.control.node import ControlNode
 from gridmill.control.steps.run_lifecycle import stop_run
 from gridmill.domain.frozen import replace
-from gridmill.domain.run import Run, RunRequest
+from gridmill.domain.run import Run, RunRequest, RunStart
 from gridmill.domain.states import RunState
-from gridmill.domain.views import RunView
 
 _NEWEST = 1000
 """If a client does not know whether its run was started some seconds ago, this number of the newest runs is
@@ -28,39 +28,33 @@ class AttendedRuns:
         node: ControlNode,
         *,
         own_environment: bool,
-        look: Callable[[str], RunView],
         on_begin: Callable[[], None] = lambda: None,
     ) -> None:
-        self._node, self._own_environment = node, own_environment
-        self._read_client, self._on_begin = look, on_begin
+        self._node, self._own_environment, self._on_begin = node, own_environment, on_begin
 
-    def begin(
-        self,
-        start: Callable[[], RunView],
-        environment: Mapping[str, str],
-        request: RunRequest,
-        *,
-        again: bool = False,
-    ) -> RunView:
-        """Start a run whose jobs have that environment. With `again`, the call repeats a request of a client
-        that does not know whether the run was started."""
-        control = self._node.control
+    @contextmanager
+    def starting(
+        self, environment: Mapping[str, str], request: RunRequest, *, again: bool = False
+    ) -> Iterator[RunStart]:
+        """A context in which the caller starts a run and sets `run_id`. The jobs of the run have that
+        environment. With `again`, the client repeats a request because it does not know whether the run was
+        started; if the run was started, `run_id` is already set."""
+        clients = self._node.control.clients
         with self._node.lock:
-            existing = self._run_of_request(request.request) if again else None
-            control.clients.asked = request
+            start = RunStart(run_id=self._run_of_request(request.request) if again else "")
+            clients.request = request
             try:
-                view = self._read_client(existing) if existing is not None else start()
+                yield start
             finally:
-                control.clients.asked = RunRequest()
+                clients.request = RunRequest()
             if not self._own_environment:
-                self._set_environment(view.run.id, environment)
+                self._set_environment(start.run_id, environment)
         self._on_begin()
-        return view
 
-    def _run_of_request(self, request: str) -> str | None:
+    def _run_of_request(self, request: str) -> str:
         newest = self._node.control.ledger.store.list(Run, newest_first=True, limit=_NEWEST)
         runs = (record.noun for record in newest if isinstance(record.noun, Run))
-        return next((run.id for run in runs if request and run.request == request), None)
+        return next((run.id for run in runs if request and run.request == request), "")
 
     def take(self, run: str, environment: Mapping[str, str]) -> None:
         """Attach a client that has reconnected to its run. The run was started by another control node,

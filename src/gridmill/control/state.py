@@ -363,7 +363,7 @@ class Clients:
     """The environments of clients, by run, and the client of the run that is being started."""
 
     environments: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    asked: RunRequest = field(default_factory=RunRequest)
+    request: RunRequest = field(default_factory=RunRequest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

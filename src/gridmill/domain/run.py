@@ -55,6 +55,14 @@ class RunRequest:
     request: str = ""
 
 
+@dataclass(slots=True, kw_only=True)
+class RunStart:
+    """A run that is being started. `run_id` is empty until the run has an id. It is set from the beginning if
+    an earlier call with the same request has started the run."""
+
+    run_id: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One execution of a pipeline, without its jobs. The id of a run is `pipeline-N`; its jobs are separate

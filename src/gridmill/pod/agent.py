@@ -380,10 +380,7 @@ class Agent:
         if self._child_ended:
             self._child_ended = False
             self._reap()
-        messages = self._control_link.turn(now)
-        self._starter.expect([message.order for message in messages if isinstance(message, Start)])
-        for message in messages:
-            self._handle_message(message)
+        self._receive(now)
         if self._zygote_client is not None:
             self._zygote_client.tick(now)
         self._supervisor.tick(now)
@@ -445,18 +442,20 @@ class Agent:
         else:
             self._supervisor.reaped(pid, end)
 
-    def _handle_message(self, message: ToPod) -> None:
-        match message:
-            case Start(order=order, environment=environment) if self._ending is None:
-                self._supervisor.start(order, environment)
-            case Stop():
-                self._supervisor.stop(message.attempt_id, message.reason, message.grace_seconds)
-            case Ack(number=number):
-                self._supervisor.acknowledge(number)
-            case Goodbye(reason=reason):
-                self._end(reason)
-            case _:
-                return
+    def _receive(self, now: float) -> None:
+        """Receives the messages of the control node and does what they request."""
+        messages = self._control_link.turn(now)
+        self._starter.expect([message.order for message in messages if isinstance(message, Start)])
+        for message in messages:
+            match message:
+                case Start(order=order, environment=environment) if self._ending is None:
+                    self._supervisor.start(order, environment)
+                case Stop():
+                    self._supervisor.stop(message.attempt_id, message.reason, message.grace_seconds)
+                case Ack(number=number):
+                    self._supervisor.acknowledge(number)
+                case Goodbye(reason=reason):
+                    self._end(reason)
 
     def _end(self, reason: str) -> None:
         """Stops all attempts. `_has_ended` returns True when all attempts have ended."""

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -103,18 +103,16 @@ class ClientLink:
         run that was already started with this key."""
         return cast(Grid, _CallingGrid(link=self, attend=attend, key=key, again=again))
 
-    def ask(self, call: Call, parts: list[bytes]) -> bytes:
-        """Makes a call and returns its result as JSON. Raises UnreachedError if the call was not sent,
-        UnavailableError if its outcome is unknown, and the error that the call raised."""
+    @contextlib.contextmanager
+    def connection(self, name: str) -> Iterator[socket.socket]:
+        """A context with a connection for one call of that name. Raises UnreachedError if the control node
+        has ended already, and UnavailableError if the connection is lost inside the context, because the
+        outcome of the call is then unknown."""
         if self.has_ended():
             raise UnreachedError(f"the control node at {self._path} has ended", hint="Try again.")
         connection = self._connection()
         try:
-            send_frame(connection, [encode(call), *parts])
-            wait_for_answer(connection, self.welcome.pid, str(self._path), answers=self._answers)
-            answer = receive_frame(connection)
-            if answer is None:
-                raise ConnectionResetError("the connection was closed")
+            yield connection
         except HungNodeError:
             connection.close()
             self._ended = True  # ends without a `bye`, which would get no answer
@@ -124,16 +122,22 @@ class ClientLink:
             # waits for the end, so that the next call knows that the control node has ended
             readable(self._sign, milliseconds=_END_MILLISECONDS)
             raise UnavailableError(
-                f"the control node at {self._path} ended before it answered `{call.name}`",
+                f"the control node at {self._path} ended before it answered `{name}`",
                 hint="Check with `gridmill status` whether the call took effect, and retry.",
             ) from error
         except BaseException:  # after an interrupt, the rest of this answer must not be read as the next one
             connection.close()
             raise
         self._idle.append(connection)
-        if answer[0]:
-            raise from_body(decode(answer[0], dict[str, object]))
-        return answer[1]
+
+    def receive_answer(self, connection: socket.socket) -> list[bytes]:
+        """Returns the answer to the call that was sent over the connection (see `result_of`). Raises OSError
+        if the connection is lost, and HungNodeError."""
+        wait_for_answer(connection, self.welcome.pid, str(self._path), answers=self._answers)
+        answer = receive_frame(connection)
+        if answer is None:
+            raise ConnectionResetError("the connection was closed")
+        return answer
 
     def _answers(self, patient: bool) -> bool:
         """Returns True if the control node accepts a connection immediately. With `patient`, the method
@@ -253,15 +257,28 @@ class _CallingGrid:
                 key=self.key,
                 again=self.again,
             )
-            return decode(self.link.ask(envelope, parts), case.gives)
+            with self.link.connection(name) as connection:
+                send_frame(connection, [encode(envelope), *parts])
+                answer = self.link.receive_answer(connection)
+            return decode(result_of(answer), case.gives)
 
         return call
+
+
+def result_of(answer: list[bytes]) -> bytes:
+    """Returns the result in an answer, as JSON. If the call failed, the error of the call is raised."""
+    if answer[0]:
+        raise from_body(decode(answer[0], dict[str, object]))
+    return answer[1]
 
 
 def ask_to_end(link: ClientLink) -> None:
     """Asks the control node to end, because a permanent control node replaces it. Raises HomeInUseError if
     the control node is itself permanent."""
-    link.ask(Call(name=GIVE_WAY), [])
+    with link.connection(GIVE_WAY) as connection:
+        send_frame(connection, [encode(Call(name=GIVE_WAY))])
+        answer = link.receive_answer(connection)
+    result_of(answer)
 
 
 _FOLDER = "GRIDMILL_ROOT"

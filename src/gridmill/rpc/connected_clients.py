@@ -3,15 +3,14 @@ time when the control node may end."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field
 from typing import Protocol
 
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.run import RunRequest
-from gridmill.domain.views import ClientView, RunView
+from gridmill.domain.run import RunRequest, RunStart
+from gridmill.domain.views import ClientView
 from gridmill.errors import GridmillError, UnreachedError, explained
-from gridmill.rpc.protocol import Call
 
 _AGAIN_SECONDS = 0.2
 """The interval in seconds at which a stopping run is checked, and is stopped again if the first stop
@@ -24,16 +23,12 @@ _CALLS_SECONDS = 10.0
 class AttendedRunsPort(Protocol):
     """The functions for runs that end together with their client."""
 
-    def begin(
-        self,
-        start: Callable[[], RunView],
-        environment: Mapping[str, str],
-        request: RunRequest,
-        *,
-        again: bool,
-    ) -> RunView:
-        """Starts a run whose jobs get the environment of the client, unless an earlier call with the same
-        key has started it."""
+    def starting(
+        self, environment: Mapping[str, str], request: RunRequest, *, again: bool
+    ) -> AbstractContextManager[RunStart]:
+        """A context in which the caller starts a run and sets `run_id`. The jobs of the run get the
+        environment of the client. With `again`, `run_id` is already set if an earlier call with the same
+        request has started the run."""
 
     def take(self, run: str, environment: Mapping[str, str]) -> None:
         """Connects a client with its run, which another control node started."""
@@ -119,19 +114,20 @@ class Attendance:
             client.runs.add(run)
         self._attended.take(run, client.environment)
 
-    def begin(self, client: AttendedClient, start: Callable[[], RunView], call: Call) -> RunView:
-        """Starts a run that ends together with the client."""
-        request = RunRequest(attended=call.attend, request=call.key)
-        view = self._attended.begin(start, client.environment, request, again=call.again)
-        if not call.attend:
-            return view
+    @contextmanager
+    def starting(self, client: AttendedClient, request: RunRequest, *, again: bool) -> Iterator[RunStart]:
+        """A context in which the caller starts a run of the client (see AttendedRunsPort). If the request is
+        `attended`, the run ends together with the client."""
+        with self._attended.starting(client.environment, request, again=again) as start:
+            yield start
+        if not request.attended:
+            return
         with self._changed:
             if client.name in self._clients:
-                client.runs.add(view.run.id)
+                client.runs.add(start.run_id)
             else:  # the client ended before its run was known, so the run has to be stopped
-                self._to_stop.add(view.run.id)
+                self._to_stop.add(start.run_id)
                 self._changed.notify_all()
-        return view
 
     @contextmanager
     def calling(self) -> Iterator[None]:

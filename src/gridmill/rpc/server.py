@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from gridmill.codec import decode, encode
+from gridmill.domain.run import RunRequest
+from gridmill.domain.views import RunView
 from gridmill.errors import GridmillError, InputError, InternalError, UnavailableError, to_body
 from gridmill.ports.grid import Grid
 from gridmill.ports.usecases import use_case
@@ -156,26 +158,26 @@ class CallServer:
                 self._release()
 
     def _answer_all(self, sock: socket.socket, client: AttendedClient) -> None:
+        """Answers the calls of a connection. An answer is a frame with an empty part and the result, or with
+        the error."""
         while (parts := receive_frame(sock, REQUEST_BYTES)) is not None:
             size = sum(map(len, parts))
-            send_frame(sock, self._answer(parts, client))
+            try:
+                with self._attendance.calling():
+                    answer = [b"", encode(self._call(parts, client))]
+            except GridmillError as error:
+                answer = [encode(to_body(error))]
+            except Exception as error:  # noqa: BLE001  a defect is the answer of one call
+                _LOG.exception("a call failed")
+                answer = [encode(to_body(InternalError(f"the control node failed: {type(error).__name__}")))]
+            send_frame(sock, answer)
             if size >= LARGE_BYTES:
                 del parts
                 return_free_memory()
 
-    def _answer(self, parts: list[bytes], client: AttendedClient) -> list[bytes]:
-        """Returns the answer to a call as the parts of a frame: an empty part and the returned value, or the
-        error."""
-        try:
-            with self._attendance.calling():
-                return [b"", encode(self._call(decode(parts[0], Call), parts[1:], client))]
-        except GridmillError as error:
-            return [encode(to_body(error))]
-        except Exception as error:  # noqa: BLE001  a defect is the answer of one call
-            _LOG.exception("a call failed")
-            return [encode(to_body(InternalError(f"the control node failed: {type(error).__name__}")))]
-
-    def _call(self, call: Call, parts: list[bytes], client: AttendedClient) -> object:
+    def _call(self, parts: list[bytes], client: AttendedClient) -> object:
+        """Returns the result of the call in the parts of a frame."""
+        call = decode(parts[0], Call)
         if call.name == GIVE_WAY:
             return self._give_way()
         case = use_case(call.name)
@@ -184,12 +186,16 @@ class CallServer:
                 raise InputError(f"there is no argument {name!r}")
         given = {
             name: part if case.takes[name] is bytes else decode(part, case.takes[name])
-            for name, part in zip(call.arguments, parts, strict=True)
+            for name, part in zip(call.arguments, parts[1:], strict=True)
         }
-        use = partial(getattr(self._grid, call.name), **given)
-        if case.starts_run:
-            return self._attendance.begin(client, use, call)
-        return use()
+        use = getattr(self._grid, call.name)
+        if not case.starts_run:
+            return use(**given)
+        request = RunRequest(attended=call.attend, request=call.key)
+        with self._attendance.starting(client, request, again=call.again) as start:
+            view: RunView = self._grid.run(start.run_id) if start.run_id else use(**given)
+            start.run_id = view.run.id
+        return view
 
 
 def _word(sock: socket.socket) -> SessionMessage | None:

@@ -39,7 +39,7 @@ from gridmill.sdk.listing import Listing
 from gridmill.sdk.loaded import Version
 from gridmill.sdk.lookup import Noun, find_noun, read_noun
 from gridmill.sdk.notebook import register
-from gridmill.sdk.project import is_name, read_project, with_bundle, words
+from gridmill.sdk.project import is_name, read_file, upload_code, words
 from gridmill.sdk.runs import RunVerbs
 from gridmill.settings import Settings
 
@@ -298,10 +298,10 @@ class BackfillVerbs(Connected):
         if declared is None:
             return self._ask(lambda grid: grid.backfill_pipeline(backfill, words(set)))
         made = [_chunk(Path(pipeline), declared, set or {}, span) for span in spans(backfill)]
-        first = with_bundle(made[0].pipeline, self.grid, self.settings)
+        code = upload_code(made[0].pipeline, self.grid, self.settings)
         chunks = tuple(
             replace(
-                one, pipeline=replace(one.pipeline, bundle=first.bundle, commit=first.commit, host=first.host)
+                one, pipeline=replace(one.pipeline, bundle=code.bundle, commit=code.commit, host=code.host)
             )
             for one in made
         )
@@ -324,14 +324,14 @@ class BackfillVerbs(Connected):
 def _with_bounds(file: Path, values: Mapping[str, Any] | None) -> Pipeline:
     """Return the pipeline that the file declares. Raises PipelineError if the pipeline has no parameters for
     a time range."""
-    declared = read_project(file, values, awaiting=True)
+    declared = read_file(file, values, awaiting=True)
     check_bounds(declared, str(file))
     return declared
 
 
 def _chunk(file: Path, declared: Pipeline, values: Mapping[str, Any], span: tuple[str, str]) -> Chunk:
     begins, ends = span
-    pipeline = read_project(file, {**values, **chunk_values(declared, span)})
+    pipeline = read_file(file, {**values, **chunk_values(declared, span)})
     return Chunk(pipeline=replace(pipeline, written=None), begins=begins, ends=ends)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gridmill.domain.amounts import MIB, show_bytes
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import word
 from gridmill.domain.pipeline import Pipeline
 from gridmill.errors import InputError, NotFoundError, PipelineError
@@ -110,14 +111,69 @@ def kept_again(kept: Pipeline, values: Mapping[str, Any] | None) -> Pipeline:
     return replace(again, bundle=kept.bundle, commit=kept.commit, host=kept.host)
 
 
-def read_project(source: Source, values: Mapping[str, Any] | None, *, awaiting: bool = False) -> Pipeline:
-    """Return the pipeline after its parameters are replaced by the given values. With `awaiting`, the times
-    that a schedule sets may be missing. Raises PipelineError, InputError."""
-    if not isinstance(source, Pipeline):
-        from gridmill.declarations import read_pipeline as read
+def prepare(
+    source: Source,
+    values: Mapping[str, Any] | None,
+    grid: Grid,
+    settings: Settings,
+    note: Callable[[str], None] | None = None,
+) -> Pipeline:
+    """Return the pipeline in the form in which the control node accepts it: the file is read, the parameters
+    are filled in, and the code bundle is uploaded.
 
-        pipeline: Pipeline = read(Path(source), set_values=words(values), awaiting=awaiting)
-        return pipeline
+    If `source` is the name of an applied pipeline, the function uses the declaration that was applied last.
+    If the pipeline was run but never applied, the function reads its file again. If the file does not declare
+    the pipeline any more, the function uses the declaration of the last run and issues a warning. If the
+    function `note` is given, it is called with a text that states which declaration is used, and no warning
+    is issued. Raises PipelineError, InputError, NotFoundError.
+    """
+    if is_name(source):
+        stored = grid.pipeline(str(source))
+        file = _file_to_read(stored, note)
+        if file is None:
+            return kept_again(stored, values)
+        source = file
+    if isinstance(source, Pipeline):
+        pipeline = _validated(source, values)
+    else:
+        # imported here, because it loads YAML and Pydantic, which most clients do not need
+        from gridmill.declarations import read_pipeline
+
+        pipeline = read_pipeline(Path(source), set_values=words(values))
+    code = upload_code(pipeline, grid, settings)
+    return replace(pipeline, bundle=code.bundle, commit=code.commit, host=code.host)
+
+
+def _file_to_read(stored: Pipeline, note: Callable[[str], None] | None) -> Path | None:
+    """Return the file from which a known pipeline is read again. The result is None if the stored declaration
+    is used, because the pipeline was applied or has no such file."""
+    if stored.applied:
+        if note is not None:
+            note(f"pipeline {stored.name}: as it was applied last")
+        return None
+    try:
+        file = file_of(stored)
+    except NotFoundError as reason:
+        (note or warnings.warn)(
+            f"pipeline {stored.name}: {reason}; the run uses the pipeline as in its last run"
+        )
+        return None
+    if note is not None:
+        note(f"pipeline {stored.name}: read from {file}")
+    return file
+
+
+def read_file(path: Path, values: Mapping[str, Any] | None, *, awaiting: bool = False) -> Pipeline:
+    """Return the pipeline that a file declares. With `awaiting`, the times that a schedule sets may be
+    missing. Raises PipelineError."""
+    from gridmill.declarations import read_pipeline
+
+    pipeline: Pipeline = read_pipeline(path, set_values=words(values), awaiting=awaiting)
+    return pipeline
+
+
+def _validated(source: Pipeline, values: Mapping[str, Any] | None) -> Pipeline:
+    """Return a pipeline that a program has made, after a check of its rules."""
     if values:
         raise InputError("`set` works only with pipeline files; set the values of a Pipeline in the object")
     if source.written is not None:
@@ -125,7 +181,8 @@ def read_project(source: Source, values: Mapping[str, Any] | None, *, awaiting: 
     # imported here, because it loads YAML and Pydantic, which most clients do not need
     from gridmill.declarations.construct import validated
 
-    return validated(source)
+    pipeline: Pipeline = validated(source)
+    return pipeline
 
 
 def read_all(path: Path, values: Mapping[str, Any] | None) -> tuple[object, ...]:
@@ -141,43 +198,58 @@ LARGE_BYTES = 20 * MIB
 longer than starting a job."""
 
 
-def with_bundle(
-    pipeline: Pipeline, grid: Grid, settings: Settings, *, say: Callable[[str], None] = warnings.warn
-) -> Pipeline:
-    """Return the pipeline with the name of this machine. If jobs of the pipeline run code in the folder of
-    the project, the folder is stored as a code bundle."""
-    if pipeline.folder and not pipeline.host:
-        commit = commit_of(Path(pipeline.folder))
-        pipeline = replace(pipeline, host=socket.gethostname(), commit=commit)
-    in_bundle = any(job.runs_code for job in pipeline.jobs)
-    if pipeline.bundle is not None or not pipeline.folder or not in_bundle:
-        return pipeline
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """The code of a project as it is now: the hash of its bundle (None if no job runs code of the project),
+    the Git commit that is checked out, and the machine on which the project is."""
+
+    bundle: str | None
+    commit: str
+    host: str
+
+
+def upload_code(pipeline: Pipeline, grid: Grid, settings: Settings) -> Code:
+    """Return the code of the pipeline. If jobs of the pipeline run code in the folder of the project, the
+    folder is stored as a code bundle."""
+    code = Code(bundle=pipeline.bundle, commit=pipeline.commit, host=pipeline.host)
+    if not pipeline.folder:
+        return code
+    if not code.host:
+        code = replace(code, commit=commit_of(Path(pipeline.folder)), host=socket.gethostname())
+    if code.bundle is None and any(job.runs_code for job in pipeline.jobs):
+        return replace(code, bundle=_upload_bundle(Path(pipeline.folder), grid, settings))
+    return code
+
+
+def _upload_bundle(folder: Path, grid: Grid, settings: Settings) -> str:
+    """Store a folder as a code bundle, and return the hash of the bundle."""
     from gridmill.storage.bundle import make_bundle
 
-    leave_out = (settings.home, settings.root)
     # The control node of this home stores bundles in the same folder, so a known bundle is not packed again.
-    key = sha256(pipeline.folder.encode()).hexdigest()[:32]
+    key = sha256(str(folder).encode()).hexdigest()[:32]
     bundle = make_bundle(
-        Path(pipeline.folder),
+        folder,
         settings.home / "bundles",
-        leave_out=leave_out,
+        leave_out=(settings.home, settings.root),
         hashes=settings.home / "cache" / "contents" / f"code-{key}.json",
     )
     if bundle.size_bytes > LARGE_BYTES:
-        say(
-            f"{pipeline.folder} has {show_bytes(bundle.size_bytes)} of code, and every command gets a copy. "
-            "List files that the commands do not need in .gridmillignore."
+        warnings.warn(
+            f"{folder} has {show_bytes(bundle.size_bytes)} of code, and every command gets a copy. "
+            "List files that the commands do not need in .gridmillignore.",
+            stacklevel=2,
         )
     if bundle.secrets:
         names = ", ".join(bundle.secrets)
-        say(
+        warnings.warn(
             f"{names}: not copied with the code, as such files often contain secrets. To copy it, add "
             f"`!{bundle.secrets[0]}` to "
-            f".gridmillignore; to hide this message, add `{bundle.secrets[0]}`."
+            f".gridmillignore; to hide this message, add `{bundle.secrets[0]}`.",
+            stacklevel=2,
         )
     if not grid.has_bundle(bundle.hash):
         grid.put_bundle(bundle.hash, bundle.path.read_bytes())
-    return replace(pipeline, bundle=bundle.hash)
+    return bundle.hash
 
 
 def words(values: Mapping[str, Any] | None) -> dict[str, str]:

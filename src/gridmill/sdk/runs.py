@@ -5,7 +5,6 @@ a hint.
 """
 
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,6 @@ from gridmill.errors import (
     InterruptedRunError,
     JobError,
     MemoryExceededError,
-    NotFoundError,
     TimeLimitError,
 )
 from gridmill.ports.grid import Grid
@@ -35,7 +33,7 @@ from gridmill.sdk.base import Connected
 from gridmill.sdk.listing import Listing
 from gridmill.sdk.lookup import find_run
 from gridmill.sdk.notebook import progress
-from gridmill.sdk.project import Source, file_of, is_name, kept_again, read_all, read_project, with_bundle
+from gridmill.sdk.project import Source, prepare, read_all
 
 LINES = 15
 """The number of last lines of a log that an error contains."""
@@ -164,28 +162,9 @@ class RunVerbs(Connected):
         last. If the pipeline was run but never applied, the method reads its file again. If the file does
         not declare the pipeline any more, the method uses the declaration of the last run and issues a
         warning. If the function `note` is given, the method calls it with a text that states which
-        declaration is used, and issues no warning.
+        declaration is used, and issues no warning. Raises PipelineError, InputError, NotFoundError.
         """
-        if is_name(pipeline):
-            return self._by_name(str(pipeline), set, note)
-        return with_bundle(read_project(pipeline, set), self.grid, self.settings)
-
-    def _by_name(
-        self, name: str, values: Mapping[str, Any] | None, note: Callable[[str], None] | None
-    ) -> Pipeline:
-        stored = self.grid.pipeline(name)
-        if stored.applied:
-            (note or _unsaid)(f"pipeline {name}: as it was applied last")
-            return kept_again(stored, values)
-        try:
-            file = file_of(stored)
-        except NotFoundError as reason:
-            (note or warnings.warn)(
-                f"pipeline {name}: {reason}; the run uses the pipeline as in its last run"
-            )
-            return kept_again(stored, values)
-        (note or _unsaid)(f"pipeline {name}: read from {file}")
-        return with_bundle(read_project(file, values), self.grid, self.settings)
+        return prepare(pipeline, set, self.grid, self.settings, note)
 
     def plan(self, pipeline: Source, *, set: Mapping[str, Any] | None = None) -> DryRun:
         """Return what a run would do: the sizes of its jobs with the reasons, the order of the jobs, and the
@@ -433,11 +412,6 @@ def _state(kind: type[S], whose: str, word: str) -> S:
     if word not in list(kind):
         raise InputError(f"{word!r} is not a state of {whose}", hint=f"The states are {', '.join(kind)}.")
     return kind(word)
-
-
-def _unsaid(line: str) -> None:
-    """Do nothing. This function is called with a note if the caller of the method passed no function for
-    notes."""
 
 
 def _page(

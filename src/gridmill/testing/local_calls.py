@@ -1,12 +1,12 @@
 """Serves any grid to the clients of a home, in the same way as a control node."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from gridmill.domain.run import RunRequest
+from gridmill.domain.run import RunRequest, RunStart
 from gridmill.domain.states import FINISHED_RUNS
-from gridmill.domain.views import RunView
 from gridmill.ports.grid import Grid
 from gridmill.rpc.client import SOCKET
 from gridmill.rpc.connected_clients import Attendance
@@ -21,15 +21,15 @@ class GridRuns:
         self.environments: dict[str, Mapping[str, str]] = {}
         self._started: dict[str, str] = {}
 
-    def begin(
-        self, start: Callable[[], RunView], environment: Mapping[str, str], asked: RunRequest, *, again: bool
-    ) -> RunView:
-        """Starts a run, unless it was started before."""
-        known = self._started.get(asked.request) if again else None
-        view = start() if known is None else self._grid.run(known)
-        self._started[asked.request] = view.run.id
-        self.environments[view.run.id] = environment
-        return view
+    @contextmanager
+    def starting(
+        self, environment: Mapping[str, str], request: RunRequest, *, again: bool
+    ) -> Iterator[RunStart]:
+        """A context in which the caller starts a run, unless it was started before."""
+        start = RunStart(run_id=self._started.get(request.request, "") if again else "")
+        yield start
+        self._started[request.request] = start.run_id
+        self.environments[start.run_id] = environment
 
     def take(self, run: str, environment: Mapping[str, str]) -> None:
         """Records that the client of the run is connected again."""

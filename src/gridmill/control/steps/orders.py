@@ -24,7 +24,8 @@ STOPPED_EARLY = AttemptOutcome(
 
 def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt) -> None:
     """Send a Start message after the commit of the transaction, if the pod's link is open. If the link is
-    not open, the pod gets the message after its next Hello."""
+    not open, the pod gets the message after its next Hello. If the pod is on another machine, the code is
+    first copied in the background."""
     current = transaction.get(Attempt, attempt.id)
     # another rank of its gang could not be started, so this rank must not start either
     if current is not None and current.stop_requested:
@@ -41,18 +42,16 @@ def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt
         error_text = defect(starting.endings.problems, attempt.id, error)
         settle_attempt(starting.endings, transaction, attempt, _failed(Cause.INTERNAL, error_text))
         return
-    transaction.then(partial(_give, starting, attempt, order))
-
-
-def _give(starting: Starting, attempt: Attempt, order: AttemptOrder) -> None:
-    """Send a Start message for an attempt. If the pod is on another machine, the code is first copied in the
-    background."""
     if order.bundle_path and order.bundle:
         share = partial(starting.endings.storage.share_bundle, order.bundle)
-        starting.aside.submit(f"share code for {attempt.id}", share, partial(_shared, starting, order))
-    else:
+        then = partial(_shared, starting, order)
+        transaction.then(partial(starting.aside.submit, f"share code for {attempt.id}", share, then))
+        return
+    channel = starting.channels.by_pod.get(attempt.pod_id)
+    if channel is not None:
         environment = _environment_of(starting.ledger, starting.clients, attempt)
-        send_to_pod(starting.channels, attempt.pod_id, Start(order=order, environment=environment))
+        start = Start(order=order, environment=environment)
+        transaction.then(partial(starting.channels.links.send, channel, [start]))
 
 
 def _environment_of(ledger: Ledger, clients: Clients, attempt: Attempt) -> Mapping[str, str] | None:

@@ -20,7 +20,7 @@ from gridmill.domain.job import Job, JobSize, When
 from gridmill.domain.naming import check_name
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import DEFAULT
-from gridmill.domain.resource import Resource, default_resource
+from gridmill.domain.resource import Resource, Sizing, default_resource
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.sink_overrides import Alterations, altered_pipeline
 from gridmill.domain.site import LOCAL, Site, SiteKind
@@ -270,11 +270,7 @@ def begin_run(
     check_times(pipeline)
     note_origin(creation.ledger, creation.storage, transaction, pipeline, adopt=adopt)
     _claim(creation.ledger, creation.storage, creation.counters, creation.claimed, pipeline.name)
-    resources = declare_resources(creation.ledger, transaction, pipeline)
-    used = resources_used(creation.ledger, pipeline, resources)
-    for resource in used.values():
-        if transaction.get(Resource, resource.name) is None:
-            transaction.put(resource)
+    used = _resources_put(creation.ledger, transaction, pipeline)
     check_project(creation.ledger, pipeline)
     run = Run(
         id=f"{pipeline.name}-{creation.counters.next(pipeline.name)}",
@@ -292,8 +288,8 @@ def begin_run(
         chunk=chunk,
         project=pipeline.project,
         only=only,
-        attended=creation.clients.asked.attended,
-        request=creation.clients.asked.request,
+        attended=creation.clients.request.attended,
+        request=creation.clients.request.request,
         settled=settle_names(creation.catalog, pipeline.jobs),
         data=pipeline.loads,
         file=pipeline.file,
@@ -302,24 +298,39 @@ def begin_run(
     transaction.put(run)
     # without listings, because the sources are listed when their jobs are ready
     sizes = declared_sizes(creation.catalog, pipeline, {})
-    job_runs = [
-        replace(
-            _job_run(
-                creation.ledger,
-                run,
-                _as_declared(creation.ledger, job, pipeline),
-                index,
-                used[job.name],
-                sizes[job.name],
-            ),
+    first: list[str] = []
+    for index, declared in enumerate(pipeline.jobs):
+        job, resource = _as_declared(creation.ledger, declared, pipeline), used[declared.name]
+        job_run = JobRun(
+            id=f"{run.id}/{job.name}",
+            run_id=run.id,
+            pipeline=run.pipeline,
+            job=job,
+            order=index,
+            state=JobState.BLOCKED,
+            resource=resource.name,
+            project=run.project,
+            needs=tuple(f"{run.id}/{need}" for need in job.all_needs),
+            priority=job.priority,
+            force=force and (not only or job.name in only),
+            sizing=_sizing(creation.ledger, run.pipeline, job, resource, sizes[job.name]),
             lines=pipeline.lines.of_job(job.name) if pipeline.lines is not None else None,
         )
-        for index, job in enumerate(pipeline.jobs)
-    ]
-    for job in job_runs:
-        transaction.put(replace(job, force=True) if force and (not only or job.job.name in only) else job)
-    creation.candidates.add(run.id, [job.id for job in job_runs if not job.needs])
+        transaction.put(job_run)
+        if not job_run.needs:
+            first.append(job_run.id)
+    creation.candidates.add(run.id, first)
     return run
+
+
+def _resources_put(ledger: Ledger, transaction: Transaction, pipeline: Pipeline) -> Mapping[str, Resource]:
+    """Write the resources that the pipeline declares or uses, and return the resource of each job."""
+    resources = declare_resources(ledger, transaction, pipeline)
+    used = resources_used(ledger, pipeline, resources)
+    for resource in used.values():
+        if transaction.get(Resource, resource.name) is None:
+            transaction.put(resource)
+    return used
 
 
 def check_project(ledger: Ledger, pipeline: Pipeline) -> None:
@@ -353,29 +364,16 @@ def _as_declared(ledger: Ledger, job: Job, pipeline: Pipeline) -> Job:
     return job if job.retain or not pipeline.retain else replace(job, retain=pipeline.retain)
 
 
-def _job_run(ledger: Ledger, run: Run, job: Job, index: int, resource: Resource, size: JobSize) -> JobRun:
+def _sizing(ledger: Ledger, pipeline: str, job: Job, resource: Resource, size: JobSize) -> Sizing:
     site = ledger.snapshot.sites.get(resource.site)
-    sizing = size_job(
+    return size_job(
         job,
         size,
         ledger.snapshot.history,
-        pipeline=run.pipeline,
+        pipeline=pipeline,
         resource=resource,
         largest=asked_of(ledger.snapshot, resource, ledger.snapshot.largest_pod(resource.site)),
         nodes=len(site.nodes) if site else 1,
-    )
-    return JobRun(
-        id=f"{run.id}/{job.name}",
-        run_id=run.id,
-        pipeline=run.pipeline,
-        job=job,
-        order=index,
-        state=JobState.BLOCKED,
-        resource=resource.name,
-        project=run.project,
-        needs=tuple(f"{run.id}/{need}" for need in job.all_needs),
-        priority=job.priority,
-        sizing=sizing,
     )
 
 
@@ -436,7 +434,7 @@ def resume_run(
         **run.settled,
     }
     active = replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled)
-    transaction.put(replace(active, attended=clients.asked.attended))
+    transaction.put(replace(active, attended=clients.request.attended))
     # without parts, because a job that is repeated is divided into parts again
     again = _jobs_to_repeat([job_run for job_run in job_runs if job_run.part is None])
     for noun in job_runs:
