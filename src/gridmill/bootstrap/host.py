@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from gridmill.domain.preflight import PreflightRequest, PreflightResult
+    from gridmill.domain.reaping import ReapOrder, ReapReport
     from gridmill.domain.recovery import RecoveryReport
     from gridmill.domain.site import Site
     from gridmill.ports.grid import Grid
@@ -101,6 +102,12 @@ class ProgramHost:
         from gridmill.bootstrap.recover import recover
 
         return recover(settings, dry_run=dry_run)
+
+    def reap(self, order: "ReapOrder") -> "ReapReport":
+        """See Host."""
+        from gridmill.bootstrap.reap import reap
+
+        return reap(order)
 
     def checks(self, settings: "Settings") -> "Iterator[Check]":
         """See Host."""

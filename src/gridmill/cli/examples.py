@@ -33,6 +33,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "backup": ("backup weather -o weather.zip", "backup weather shops -o both.zip"),
     "restore": ("restore weather.zip", "restore weather.zip --json"),
     "recover": ("recover --dry-run", "recover"),
+    "reap": ("reap aws", "reap aws --owner grid-7f3a --older-than 6h --yes"),
     "remove": ("remove model weather/lstm@3 --dry-run", "remove run weather-3"),
     "add": (
         "add site lab --kind slurm --set partition=gpu",

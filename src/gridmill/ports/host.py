@@ -12,6 +12,7 @@ from typing import Protocol
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.preflight import PreflightRequest, PreflightResult
+from gridmill.domain.reaping import ReapOrder, ReapReport
 from gridmill.domain.recovery import RecoveryReport
 from gridmill.domain.site import NodeUtilization, Site
 from gridmill.domain.views import ControlView
@@ -250,6 +251,10 @@ class Host(Protocol):
     def recover(self, settings: Settings, *, dry_run: bool) -> RecoveryReport:
         """Restore lost records of the home from the manifests in the storage root. Raises HomeInUseError,
         StorageError, InputError."""
+
+    def reap(self, order: ReapOrder) -> ReapReport:
+        """List the machines and other resources of Gridmill at a provider, and end them if the order says
+        so. Raises NotFoundError, InputError, CredentialsError, UnavailableError."""
 
     def checks(self, settings: Settings) -> Iterator[Check]:
         """Return all checks of this machine and of the farms that this home joined."""

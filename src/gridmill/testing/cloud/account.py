@@ -10,8 +10,8 @@ from threading import RLock
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import HOUR_SECONDS
 from gridmill.errors import ConflictError, NoMachineError, QuotaError, RefusedError
+from gridmill.ports.clock import Clock
 from gridmill.ports.cloud import LaunchRequest, Leftover, Machine, MachineState, ProviderTraits, SelfEnd
-from gridmill.testing.clock import FakeClock
 from gridmill.testing.cloud.catalog import GIB, TRAITS, Catalog, SimulatedType
 from gridmill.testing.cloud.machine import SimulatedMachine, read_timers
 from gridmill.testing.cloud.provider_faults import ProviderFaults
@@ -19,7 +19,7 @@ from gridmill.testing.cloud.provider_faults import ProviderFaults
 REMEMBERED_SECONDS = 3600.0
 """How long the provider lists a machine that has ended."""
 TERMINATE_SECONDS = 5.0
-"""The time from the termination of a machine until the provider reports its end."""
+"""The default time from the termination of a machine until the provider reports its end."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,17 +74,19 @@ class SimulatedAccount:
 
     def __init__(
         self,
-        clock: FakeClock,
+        clock: Clock,
         *,
         seed: int = 0,
         traits: ProviderTraits = TRAITS[SelfEnd.SHUTDOWN],
         faults: ProviderFaults | None = None,
         catalog: Catalog | None = None,
         name: str = "simulated",
+        terminate_seconds: float = TERMINATE_SECONDS,
     ) -> None:
         self.clock, self.traits, self.name = clock, traits, name
         self.faults, self.catalog = faults or ProviderFaults(), catalog or Catalog()
         self.random = Random(seed)
+        self._terminate_seconds = terminate_seconds
         self.epoch = clock.now() - clock.monotonic()
         self.every: dict[str, SimulatedMachine] = {}
         self.resources: dict[tuple[str, str], Resource] = {}
@@ -205,7 +207,7 @@ class SimulatedAccount:
         elif at < self.away_until or at < self.region_away_until.get(one.request.region, -inf):
             one.own_call_at = at + 30.0
         else:
-            one.end(at, "the machine ended itself by a call", gone=at + TERMINATE_SECONDS)
+            one.end(at, "the machine ended itself by a call", gone=at + self._terminate_seconds)
 
     def _machine_ended(self, one: SimulatedMachine) -> None:
         for resource in self.resources.values():
@@ -402,7 +404,7 @@ class SimulatedAccount:
         if one is None or one.ended <= now:
             return False
         if self.random.random() >= self.faults.ignored_terminates:
-            one.end(now, "terminated by a client", gone=now + TERMINATE_SECONDS)
+            one.end(now, "terminated by a client", gone=now + self._terminate_seconds)
             self.settle()
         return True
 

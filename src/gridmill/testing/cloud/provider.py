@@ -1,5 +1,6 @@
 """A simulated provider: CloudPort on a fake clock, with faults that a test adjusts."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
@@ -7,9 +8,8 @@ from typing import TypeVar
 
 from gridmill.errors import CredentialsError, UnavailableError
 from gridmill.ports.cloud import AccountCheck, LaunchRequest, Leftover, Machine, Offer
-from gridmill.testing.clock import FakeClock
 from gridmill.testing.cloud.account import RecordedCall, SimulatedAccount
-from gridmill.testing.cloud.catalog import SimulatedType
+from gridmill.testing.cloud.catalog import GIB, SimulatedType
 from gridmill.testing.cloud.provider_faults import TokenBucket
 
 T = TypeVar("T")
@@ -170,6 +170,39 @@ class SimulatedProvider:
         return "after" if draw < account.faults.server_errors + account.faults.lost_answers else "none"
 
 
+class _RealClock:
+    def now(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
 def make(settings: Mapping[str, str], resolve: Callable[[str], str]) -> SimulatedProvider:
-    """Makes a provider with an account of its own, which has no machines."""
-    return SimulatedProvider(SimulatedAccount(FakeClock()))
+    """Makes a provider with an account of its own, for tests of commands. The setting `machines` is the
+    number of machines that exist in the account; they belong to the grids `grid-0`, `grid-1` and so on. With
+    the setting `faults: credentials`, the provider refuses the credentials. The setting `secret` is the name
+    of a secret that the provider reads."""
+    account = SimulatedAccount(_RealClock(), terminate_seconds=0.0)
+    if settings.get("secret"):
+        resolve(settings["secret"])
+    for number in range(int(settings.get("machines", "0"))):
+        account.launch(
+            LaunchRequest(
+                token=f"token-{number}",
+                lease=f"lease-{number}",
+                owner=f"grid-{number}",
+                region="north-1",
+                zone="north-1a",
+                instance_type="gpu.one",
+                image="",
+                spot=False,
+                disk_bytes=GIB,
+                ssh_public_key="",
+                user_data="",
+                max_seconds=3600.0,
+            )
+        )
+    if settings.get("faults") == "credentials":
+        account.credentials_end = account.clock.monotonic()
+    return SimulatedProvider(account)
