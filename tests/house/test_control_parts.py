@@ -15,13 +15,7 @@ WHOLE = {
     "ticks.backfills:keep_backfills",
     "ticks.dispatch:dispatch",
     "ticks.observe:observe",
-    "ticks.schedules:_dealt_with",
-    "ticks.schedules:_keep",
-    "ticks.schedules:_look",
-    "ticks.schedules:_start",
-    "ticks.schedules:keep_continuous",
     "ticks.schedules:keep_schedules",
-    "ticks.schedules:start_scheduled",
 }
 """Functions that still get all of it: those that begin runs, and the outer functions of ticks."""
 

@@ -22,7 +22,7 @@ def active_runs(ledger: Ledger, schedule: Schedule) -> list[Run]:
     return [run for run, job in jobs if job is not None and job.state not in FINISHED_JOBS]
 
 
-def _active(ledger: Ledger, schedule: Schedule) -> str:
+def overlapping_run(ledger: Ledger, schedule: Schedule) -> str:
     """Return the id of the oldest active run with which the next run of the schedule would overlap. Runs of
     backfills are not considered. The result is empty if there is no such run."""
     active = [run for run in active_runs(ledger, schedule) if not run.chunk]
@@ -40,7 +40,7 @@ def schedule_view(
     now = clock.now()
     if timers is None:
         return ScheduleView(schedule=schedule, why="waits until `gridmill up` runs")
-    active = _active(ledger, schedule)
+    active = overlapping_run(ledger, schedule)
     verdict = decide(schedule, now, awake_since=timers.awake_since, active=active)
     watch = timers.watches.get(schedule.name)
     if watch is not None and not schedule.paused:
