@@ -1,12 +1,19 @@
 """This module has the tick that advances runs: it finds jobs that can run, jobs that do not have to run, and
 runs that have ended."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from gridmill.control.background import completed
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import CANDIDATES_PER_TICK, Candidates, Control, Problems
+from gridmill.control.state import (
+    CANDIDATES_PER_TICK,
+    BackgroundReads,
+    CodeFiles,
+    Control,
+    Endings,
+    JobMoves,
+)
 from gridmill.control.steps.end_attempt import defect
 from gridmill.control.steps.inputs import checkpoints_of, inputs_of, leaves_checkpoints, size_of
 from gridmill.control.steps.latest import note_latest
@@ -22,28 +29,69 @@ from gridmill.control.steps.provenance import (
 from gridmill.control.steps.resource_choice import chosen_resource, joining_now, with_choice
 from gridmill.control.steps.reuse_forecast import why_broken
 from gridmill.control.steps.source_listing import NOTHING, SourceListing, listed
+from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact, Input
-from gridmill.domain.frozen import replace
+from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.job import JobSize
+from gridmill.domain.provenance import Provenance
+from gridmill.domain.resource import Resource, ResourceChoice
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, FINISHED_RUNS, JobState, RunState
 from gridmill.errors import GridmillError, PipelineError, StorageError, explained
-from gridmill.ports.storage import Storage
 from gridmill.scheduler.alternatives import CachedForecasts
 from gridmill.scheduler.feasibility import asked_of
+from gridmill.scheduler.history import MeasurementHistory
 from gridmill.scheduler.missing_columns import empty_tables
 from gridmill.scheduler.needs import may_go_on, why_skipped
 from gridmill.scheduler.outcomes import run_state
 from gridmill.scheduler.sizing import size_job
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """The parts of the control node's state that advance a run, and the expected wait at each resource."""
+
+    endings: Endings
+    reads: BackgroundReads
+    code: CodeFiles
+    moves: JobMoves
+    joining: CachedForecasts
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.endings.ledger
+
+
 def advance(control: Control) -> None:
     """Check the jobs that may be able to run. When a job has ended, also check the jobs that need it."""
+    moves = control.job_moves
+    parts = _Parts(
+        endings=control.endings,
+        reads=control.reads,
+        code=control.code,
+        moves=moves,
+        joining=joining_now(moves),
+    )
     transaction = control.ledger.begin(control.timeline.now())
-    joining = joining_now(control.job_moves)
     touched: set[str] = set()
-    candidates = [*control.candidates.take(CANDIDATES_PER_TICK)]
+    for run, job_run in _read_candidates(parts, transaction):
+        touched.add(run.id)
+        after = _advanced(parts, transaction, run, job_run)
+        if after is not job_run:
+            transaction.put(after)
+            if after.state in FINISHED_JOBS:
+                _follow_up(parts.endings, transaction, after)
+    for run_id in touched:
+        _end_run(control.ledger, transaction, run_id)
+    control.ledger.stage(transaction)
+
+
+def _read_candidates(parts: _Parts, transaction: Transaction) -> Iterator[tuple[Run, JobRun]]:
+    """Yield the jobs that may be able to run, with their runs. Each job is read when it is its turn, so that
+    its record has the changes of the jobs before it. For a part of a job, the whole job is yielded."""
+    candidates = [*parts.endings.candidates.take(CANDIDATES_PER_TICK)]
     jobs = (transaction.get(JobRun, job_run_id) for job_run_id in candidates)
-    control.catalog.look_up_names(
+    parts.endings.catalog.look_up_names(
         [job.name for job in jobs if job is not None and job.state is JobState.BLOCKED]
     )
     for job_run_id in candidates:
@@ -52,36 +100,23 @@ def advance(control: Control) -> None:
             job_run = transaction.get(JobRun, job_run.part.of)
         run = transaction.get(Run, job_run.run_id) if job_run else None
         if job_run is None or run is None:
-            control.pending_reads.listings.pop(job_run_id, None)
-            continue
-        touched.add(run.id)
-        after = job_run
-        if job_run.state == JobState.BLOCKED and run.state == RunState.ACTIVE:
-            after = _advanced(control, joining, transaction, run, job_run)
-        elif job_run.parts and job_run.state == JobState.RUNNING and job_run.attempt_id is None:
-            after = gather(
-                control.catalog,
-                control.channels,
-                control.storage,
-                control.discarded,
-                transaction,
-                run,
-                job_run,
-            )
-        if after is not job_run:
-            transaction.put(after)
-        if after is not job_run and after.state in FINISHED_JOBS:
-            _follow_up(
-                control.ledger, control.storage, control.problems, control.candidates, transaction, after
-            )
-    for run_id in touched:
-        _advance_run(control.ledger, transaction, run_id)
-    control.ledger.stage(transaction)
+            parts.reads.pending.listings.pop(job_run_id, None)
+        else:
+            yield run, job_run
 
 
-def _advanced(
-    control: Control, joining: CachedForecasts, transaction: Transaction, run: Run, job_run: JobRun
-) -> JobRun:
+def _advanced(parts: _Parts, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
+    """Return the job after other jobs or its parts have ended. A job that cannot go on yet is returned
+    unchanged."""
+    if job_run.state == JobState.BLOCKED and run.state == RunState.ACTIVE:
+        return _unblocked(parts, transaction, run, job_run)
+    if job_run.parts and job_run.state == JobState.RUNNING and job_run.attempt_id is None:
+        ends = parts.endings
+        return gather(ends.catalog, ends.channels, ends.storage, ends.discarded, transaction, run, job_run)
+    return job_run
+
+
+def _unblocked(parts: _Parts, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
     """Return the job after the jobs that it needs have ended. While the job waits for other jobs or for the
     list of its source's files, it is returned unchanged, and is checked again later."""
     needs = [need for name in job_run.needs if (need := transaction.get(JobRun, name)) is not None]
@@ -90,126 +125,72 @@ def _advanced(
         return job_run
     if why:
         return replace(job_run, state=JobState.SKIPPED, message=why, ended=transaction.now)
-    again = partial(control.candidates.add, run.id, [job_run.id])
+    again = partial(parts.endings.candidates.add, run.id, [job_run.id])
     try:
-        listings = listed(
-            control.reads,
-            job_run.id,
-            [job_run.job],
-            run.folder,
-            then=again,
-        )
+        listings = listed(parts.reads, job_run.id, [job_run.job], run.folder, then=again)
         if listings is None:
             return job_run
         source = listings.get(job_run.job.name, NOTHING)
-        after = _ready(control, joining, transaction, run, job_run, source, again)
+        after = _ready(parts, transaction, run, job_run, source, again)
         if after is job_run and listings:
             # keep the listing, so that the source is not listed twice
-            control.pending_reads.listings[job_run.id] = completed(lambda: listings)
+            parts.reads.pending.listings[job_run.id] = completed(lambda: listings)
         return after
     except GridmillError:
         raise
     except Exception as error:  # noqa: BLE001  a retry would fail again and block every run
-        return _failed(job_run, transaction.now, explained(defect(control.problems, job_run.id, error)))
+        message = explained(defect(parts.endings.problems, job_run.id, error))
+        return _failed(job_run, transaction.now, message)
 
 
-def _follow_up(
-    ledger: Ledger,
-    storage: Storage,
-    problems: Problems,
-    candidates: Candidates,
-    transaction: Transaction,
-    ended: JobRun,
-) -> None:
+def _follow_up(endings: Endings, transaction: Transaction, ended: JobRun) -> None:
     if ended.state in DONE_JOBS:
-        note_latest(ledger, storage, problems, transaction, ended)
-    dependents = may_go_on(ledger.snapshot, ended.id)
-    look = partial(candidates.add, ended.run_id, dependents)
+        note_latest(endings.ledger, endings.storage, endings.problems, transaction, ended)
+    dependents = may_go_on(endings.ledger.snapshot, ended.id)
+    look = partial(endings.candidates.add, ended.run_id, dependents)
     transaction.then(look)  # after the commit, because the results of the ended job cannot be read before
 
 
 def _ready(
-    control: Control,
-    joining: CachedForecasts,
+    parts: _Parts,
     transaction: Transaction,
     run: Run,
     job_run: JobRun,
     source: SourceListing,
     again: Callable[[], None],
 ) -> JobRun:
-    """Return the job after the jobs that it needs have ended. The new state is WAITING with fingerprint and
-    size, or UNCHANGED, or FAILED if an input does not exist. In a scheduled run, the new state is SKIPPED if
-    an input has no rows yet, because this is normal before the first data arrives. If a version could be
-    restored and its files are still being checked, the job is returned unchanged, and the function `again`
-    is called after the check."""
-    now = transaction.now
+    """Return the job after the jobs that it needs have ended: WAITING with fingerprint and size, or
+    UNCHANGED, SKIPPED or FAILED. If a version could be restored and its files are still being checked, the
+    job is returned unchanged, and the function `again` is called after the check."""
+    now, catalog = transaction.now, parts.endings.catalog
     try:
-        inputs = inputs_of(control.catalog, transaction, job_run)
-        lacking = empty_tables(job_run.job, inputs) if run.due is not None else ()
-        if lacking:
-            return replace(job_run, state=JobState.SKIPPED, message=_no_rows(lacking), ended=now)
-        made_from = provenance_of(control.code, run, job_run, inputs, source.files_or_raise())
+        inputs = inputs_of(catalog, transaction, job_run)
+        empty = empty_tables(job_run.job, inputs) if run.due is not None else ()
+        if empty:
+            return replace(job_run, state=JobState.SKIPPED, message=_no_rows(empty), ended=now)
+        made_from = provenance_of(parts.code, run, job_run, inputs, source.files_or_raise())
         size = size_of(job_run.job, inputs, source.size_bytes)
     except StorageError:  # the store failed, not the job: the next tick tries again
         raise
     except GridmillError as error:
         return _failed(job_run, now, explained(error))
-    fingerprint = made_from.fingerprint
-    may_stand = not job_run.force and not job_run.job.why_executed(scheduled=run.scheduled)
-    look = may_stand or leaves_checkpoints(job_run.job)
-    same = restorable(control.catalog, job_run, made_from) if look else None
-    broken = (
-        why_broken(control.reads, (same,), job_run.id, then=again) if may_stand and same is not None else ""
-    )
+    may_restore = not job_run.force and not job_run.job.why_executed(scheduled=run.scheduled)
+    is_searched = may_restore or leaves_checkpoints(job_run.job)
+    same = restorable(catalog, job_run, made_from) if is_searched else None
+    is_checked = may_restore and same is not None
+    broken = why_broken(parts.reads, filter(None, (same,)), job_run.id, then=again) if is_checked else ""
     if broken is None:
         return job_run
-    job_run = replace(job_run, external=_external(job_run, inputs), size=size)
-    if may_stand and same is not None and not broken:
-        return _unchanged(job_run, same, fingerprint, now, source.waiting)
-    note_provenance(control.catalog, transaction, made_from, code_of(control.code, run, job_run.job))
-    reason = why_executes(control.catalog, control.code, run, job_run, made_from, broken=broken)
-    job_run = replace(job_run, reason=reason, checkpoints=checkpoints_of(run, job_run, fingerprint, same))
-    snapshot, choice = control.ledger.snapshot, None
-    if job_run.job.resources:
-        try:
-            candidates, choice = chosen_resource(control.job_moves, joining, job_run, inputs, size)
-        except PipelineError as error:
-            return _failed(job_run, now, explained(error))
-        job_run = replace(job_run, resource=candidates.name)
-        control.choices.choosing.add(job_run.id)
-    resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
-    if resource is None:
-        return _failed(job_run, now, f"the resource {job_run.resource!r} of the job was removed")
-    site = snapshot.sites.get(resource.site)
-    sizing = size_job(
-        job_run.job,
-        size,
-        snapshot.history,
-        pipeline=job_run.pipeline,
-        resource=resource,
-        largest=asked_of(snapshot, resource, snapshot.largest_pod(resource.site)),
-        nodes=len(site.nodes) if site else 1,
+    ready = ReadyJob(
+        job_run=replace(job_run, external=_external(job_run, inputs), size=size),
+        size=size,
+        made_from=made_from,
+        may_restore=may_restore,
+        same=same,
+        broken=broken,
+        waiting=source.waiting,
     )
-    sizing = with_choice(sizing, choice)
-    waiting = replace(job_run, state=JobState.WAITING, fingerprint=fingerprint, sizing=sizing, ready=now)
-    waiting = replace(waiting, message=broken) if broken else waiting
-    job = job_run.job
-    if job.each is None and (job.command is not None or job.training is not None):
-        return waiting  # jobs of these kinds are never divided into parts
-    return cut(control.ledger, transaction, waiting)
-
-
-def _unchanged(job_run: JobRun, same: Artifact, fingerprint: str, now: float, waiting: str) -> JobRun:
-    return replace(
-        job_run,
-        state=JobState.UNCHANGED,
-        fingerprint=fingerprint,
-        artifacts=(same.id,),
-        message=f"as {same.run_id} made it" + (f"; {waiting}" if waiting else ""),
-        reason=why_restored(same),
-        ready=now,
-        ended=now,
-    )
+    return decide_unchanged(ready, now) or _execute(parts, transaction, run, ready, inputs)
 
 
 def _no_rows(tables: tuple[str, ...]) -> str:
@@ -227,17 +208,144 @@ def _external(job_run: JobRun, inputs: tuple[Input, ...]) -> tuple[str, ...]:
     return tuple(entry.artifact.id for entry in inputs if entry.name in names)
 
 
-def _advance_run(ledger: Ledger, transaction: Transaction, run_id: str) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyJob:
+    """A job whose needed jobs have ended, its size, and what its result is made from. `same` is the version
+    that was made from the same content, or None. `may_restore` is true if this version may replace an
+    execution, and `broken` is the problem with its files (empty without a problem). `waiting` is a text about
+    files of the source that may still change."""
+
+    job_run: JobRun
+    size: JobSize
+    made_from: Provenance
+    may_restore: bool
+    same: Artifact | None = None
+    broken: str = ""
+    waiting: str = ""
+
+
+def decide_unchanged(ready: ReadyJob, now: float) -> JobRun | None:
+    """Decide whether an earlier version is restored. The result is the UNCHANGED job, or None if the job
+    executes."""
+    same = ready.same
+    if same is None or not ready.may_restore or ready.broken:
+        return None
+    return replace(
+        ready.job_run,
+        state=JobState.UNCHANGED,
+        fingerprint=ready.made_from.fingerprint,
+        artifacts=(same.id,),
+        message=f"as {same.run_id} made it" + (f"; {ready.waiting}" if ready.waiting else ""),
+        reason=why_restored(same),
+        ready=now,
+        ended=now,
+    )
+
+
+def _execute(
+    parts: _Parts, transaction: Transaction, run: Run, ready: ReadyJob, inputs: Sequence[Input]
+) -> JobRun:
+    """Return the WAITING job with its resource and size, divided into parts if this is useful. The job is
+    FAILED if its resource was removed."""
+    catalog, job_run, made_from = parts.endings.catalog, ready.job_run, ready.made_from
+    note_provenance(catalog, transaction, made_from, code_of(parts.code, run, job_run.job))
+    reason = why_executes(catalog, parts.code, run, job_run, made_from, broken=ready.broken)
+    checkpoints = checkpoints_of(run, job_run, made_from.fingerprint, ready.same)
+    job_run, choice = replace(job_run, reason=reason, checkpoints=checkpoints), None
+    if job_run.job.resources:
+        try:
+            chosen, choice = chosen_resource(parts.moves, parts.joining, job_run, inputs, ready.size)
+        except PipelineError as error:
+            return _failed(job_run, transaction.now, explained(error))
+        job_run = replace(job_run, resource=chosen.name)
+        parts.moves.choices.choosing.add(job_run.id)
+    place = _read_place(parts.ledger, job_run, choice)
+    after = decide_waiting(replace(ready, job_run=job_run), place, transaction.now)
+    return cut(parts.ledger, transaction, after) if _may_be_cut(after) else after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlace:
+    """The resource of a job (None if it was removed), the largest amounts that one pod can get at its site,
+    the number of nodes of the site, the measurements of earlier attempts, and the reason for the resource if
+    the job may use several resources."""
+
+    resource: Resource | None
+    largest: Amounts
+    nodes: int
+    history: MeasurementHistory
+    choice: ResourceChoice | None = None
+
+
+def _read_place(ledger: Ledger, job_run: JobRun, choice: ResourceChoice | None) -> JobPlace:
+    snapshot = ledger.snapshot
+    resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
+    site = snapshot.sites.get(resource.site) if resource is not None else None
+    largest = (
+        asked_of(snapshot, resource, snapshot.largest_pod(resource.site))
+        if resource is not None
+        else Amounts()
+    )
+    return JobPlace(
+        resource=resource,
+        largest=largest,
+        nodes=len(site.nodes) if site is not None else 1,
+        history=snapshot.history,
+        choice=choice,
+    )
+
+
+def decide_waiting(ready: ReadyJob, place: JobPlace, now: float) -> JobRun:
+    """Decide the record of a job that executes: WAITING with its size, or FAILED if its resource was
+    removed."""
+    job_run = ready.job_run
+    if place.resource is None:
+        return _failed(job_run, now, f"the resource {job_run.resource!r} of the job was removed")
+    sizing = size_job(
+        job_run.job,
+        ready.size,
+        place.history,
+        pipeline=job_run.pipeline,
+        resource=place.resource,
+        largest=place.largest,
+        nodes=place.nodes,
+    )
+    return replace(
+        job_run,
+        state=JobState.WAITING,
+        fingerprint=ready.made_from.fingerprint,
+        sizing=with_choice(sizing, place.choice),
+        message=ready.broken or job_run.message,
+        ready=now,
+    )
+
+
+def _may_be_cut(job_run: JobRun) -> bool:
+    """Return whether a job may be divided into parts. A command without `each` and a training are never
+    divided."""
+    job = job_run.job
+    is_whole = job.each is None and (job.command is not None or job.training is not None)
+    return job_run.state == JobState.WAITING and not is_whole
+
+
+def _end_run(ledger: Ledger, transaction: Transaction, run_id: str) -> None:
+    """End a run if all its jobs have ended."""
     run = transaction.get(Run, run_id)
     if run is None or run.state in FINISHED_RUNS:
         return
     snapshot = ledger.snapshot
     if any(_is_open(transaction, key) for key in snapshot.unfinished_of(run_id)):
         return
-    job_runs = (transaction.get(JobRun, job.id) or job for job in snapshot.job_runs_of(run_id))
-    jobs = [job for job in job_runs if job.part is None]
-    state, message = run_state(run, jobs) if not run.damage else (RunState.FAILED, run.damage)
-    transaction.put(replace(run, state=state, message=message, ended=transaction.now))
+    job_runs = [transaction.get(JobRun, job.id) or job for job in snapshot.job_runs_of(run_id)]
+    transaction.put(decide_end(run, job_runs, transaction.now))
+
+
+def decide_end(run: Run, job_runs: Sequence[JobRun], now: float) -> Run:
+    """Decide how a run ends whose jobs have ended. Parts of jobs do not count. A run that has lost records
+    fails."""
+    whole = [job_run for job_run in job_runs if job_run.part is None]
+    state, message = run_state(run, whole) if not run.damage else (RunState.FAILED, run.damage)
+    return replace(run, state=state, message=message, ended=now)
 
 
 def _is_open(transaction: Transaction, job_run_id: str) -> bool:
