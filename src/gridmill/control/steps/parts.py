@@ -4,7 +4,7 @@ parts have ended."""
 from functools import partial
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Catalog, Channels
+from gridmill.control.state import Channels, Endings
 from gridmill.control.steps.end_attempt import ManifestWriteError, measure_nodes, publish, runs
 from gridmill.control.steps.gangs import members_of, send_to_pod, stop_message
 from gridmill.control.steps.output_folders import discard_parts, part_id, parts_of
@@ -16,7 +16,6 @@ from gridmill.domain.resource import Sizing
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.site import Site
 from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, JobState, RunState
-from gridmill.ports.storage import Storage
 from gridmill.scheduler.feasibility import asked_of
 from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.splitting import cut_job
@@ -96,15 +95,7 @@ def _part(transaction: Transaction, job_run: JobRun, part: JobPart, sizing: Sizi
     )
 
 
-def gather(
-    catalog: Catalog,
-    channels: Channels,
-    storage: Storage,
-    discarded: list[str],
-    transaction: Transaction,
-    run: Run,
-    job_run: JobRun,
-) -> JobRun:
+def gather(endings: Endings, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
     """Return the job after its parts have ended. The new state of the job is WAITING if an attempt must
     combine the results of the parts, SUCCEEDED if no such attempt is needed, and otherwise FAILED or
     STOPPED. While a part is still running, the job is returned unchanged. If a part has failed, the other
@@ -113,20 +104,20 @@ def gather(
     bad = [part for part in parts if part.state in FINISHED_JOBS - DONE_JOBS]
     each = job_run.job.each is not None
     if (bad and not each) or run.state != RunState.ACTIVE:
-        parts = tuple(_stopped(channels, transaction, part) for part in parts)
+        parts = tuple(_stopped(endings.channels, transaction, part) for part in parts)
     if any(part.state not in FINISHED_JOBS for part in parts):
         return job_run
     if not bad and each:
         measure_nodes(transaction, job_run, parts)
-        discard_parts(discarded, transaction, job_run)
+        discard_parts(endings.discarded, transaction, job_run)
         done = replace(job_run, state=JobState.SUCCEEDED, ended=transaction.now)
         try:
-            return publish(catalog, storage, transaction, done, attempt=None, outputs=())
+            return publish(endings.catalog, endings.storage, transaction, done, attempt=None, outputs=())
         except ManifestWriteError as error:
             return replace(done, state=JobState.FAILED, message=str(error))
     if not bad and run.state == RunState.ACTIVE:
         return replace(job_run, state=JobState.WAITING, ready=transaction.now)
-    discard_parts(discarded, transaction, job_run)
+    discard_parts(endings.discarded, transaction, job_run)
     failed = [part for part in bad if part.state == JobState.FAILED]
     if failed:
         reasons = "; ".join(f"{_called(part)}: {part.message}" for part in failed[:_MOST_TOLD])

@@ -32,9 +32,9 @@ from gridmill.control.steps.source_listing import NOTHING, SourceListing, listed
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact, Input
 from gridmill.domain.frozen import dataclass, replace
-from gridmill.domain.job import JobSize
+from gridmill.domain.job import Job, JobSize
 from gridmill.domain.provenance import Provenance
-from gridmill.domain.resource import Resource, ResourceChoice
+from gridmill.domain.resource import Resource, ResourceChoice, Sizing
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, FINISHED_RUNS, JobState, RunState
 from gridmill.errors import GridmillError, PipelineError, StorageError, explained
@@ -76,7 +76,11 @@ def advance(control: Control) -> None:
     touched: set[str] = set()
     for run, job_run in _read_candidates(parts, transaction):
         touched.add(run.id)
-        after = _advanced(parts, transaction, run, job_run)
+        after = job_run
+        if job_run.state == JobState.BLOCKED and run.state == RunState.ACTIVE:
+            after = _unblocked(parts, transaction, run, job_run)
+        elif job_run.parts and job_run.state == JobState.RUNNING and job_run.attempt_id is None:
+            after = gather(parts.endings, transaction, run, job_run)
         if after is not job_run:
             transaction.put(after)
             if after.state in FINISHED_JOBS:
@@ -103,17 +107,6 @@ def _read_candidates(parts: _Parts, transaction: Transaction) -> Iterator[tuple[
             parts.reads.pending.listings.pop(job_run_id, None)
         else:
             yield run, job_run
-
-
-def _advanced(parts: _Parts, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
-    """Return the job after other jobs or its parts have ended. A job that cannot go on yet is returned
-    unchanged."""
-    if job_run.state == JobState.BLOCKED and run.state == RunState.ACTIVE:
-        return _unblocked(parts, transaction, run, job_run)
-    if job_run.parts and job_run.state == JobState.RUNNING and job_run.attempt_id is None:
-        ends = parts.endings
-        return gather(ends.catalog, ends.channels, ends.storage, ends.discarded, transaction, run, job_run)
-    return job_run
 
 
 def _unblocked(parts: _Parts, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
@@ -260,8 +253,19 @@ def _execute(
         job_run = replace(job_run, resource=chosen.name)
         parts.moves.choices.choosing.add(job_run.id)
     place = _read_place(parts.ledger, job_run, choice)
-    after = decide_waiting(replace(ready, job_run=job_run), place, transaction.now)
-    return cut(parts.ledger, transaction, after) if _may_be_cut(after) else after
+    sizing = decide_size(job_run, ready.size, place)
+    if sizing is None:
+        message = f"the resource {job_run.resource!r} of the job was removed"
+        return _failed(job_run, transaction.now, message)
+    after = replace(
+        job_run,
+        state=JobState.WAITING,
+        fingerprint=made_from.fingerprint,
+        sizing=sizing,
+        message=ready.broken or job_run.message,
+        ready=transaction.now,
+    )
+    return cut(parts.ledger, transaction, after) if decide_may_be_cut(after.job) else after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,37 +299,26 @@ def _read_place(ledger: Ledger, job_run: JobRun, choice: ResourceChoice | None) 
     )
 
 
-def decide_waiting(ready: ReadyJob, place: JobPlace, now: float) -> JobRun:
-    """Decide the record of a job that executes: WAITING with its size, or FAILED if its resource was
-    removed."""
-    job_run = ready.job_run
+def decide_size(job_run: JobRun, size: JobSize, place: JobPlace) -> Sizing | None:
+    """Decide the size of a job at its place. The result is None if its resource was removed."""
     if place.resource is None:
-        return _failed(job_run, now, f"the resource {job_run.resource!r} of the job was removed")
+        return None
     sizing = size_job(
         job_run.job,
-        ready.size,
+        size,
         place.history,
         pipeline=job_run.pipeline,
         resource=place.resource,
         largest=place.largest,
         nodes=place.nodes,
     )
-    return replace(
-        job_run,
-        state=JobState.WAITING,
-        fingerprint=ready.made_from.fingerprint,
-        sizing=with_choice(sizing, place.choice),
-        message=ready.broken or job_run.message,
-        ready=now,
-    )
+    return with_choice(sizing, place.choice)
 
 
-def _may_be_cut(job_run: JobRun) -> bool:
-    """Return whether a job may be divided into parts. A command without `each` and a training are never
+def decide_may_be_cut(job: Job) -> bool:
+    """Decide whether a job may be divided into parts. A command without `each` and a training are never
     divided."""
-    job = job_run.job
-    is_whole = job.each is None and (job.command is not None or job.training is not None)
-    return job_run.state == JobState.WAITING and not is_whole
+    return job.each is not None or (job.command is None and job.training is None)
 
 
 def _end_run(ledger: Ledger, transaction: Transaction, run_id: str) -> None:

@@ -35,6 +35,7 @@ from gridmill.control.steps.resource_choice import joining_now, may_flee, move
 from gridmill.domain.amounts import GPU_SHARES, pick
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.job import Job
 from gridmill.domain.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.domain.resource import keep_of
 from gridmill.domain.run import Attempt, JobRun, Preemption, attempt_id_of
@@ -115,11 +116,10 @@ def decide_idle(deployments: Sequence[Deployment], busy: Set[str], now: float) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStart:
-    """The facts that a start needs: the job, the decision of the plan with one entry for each rank, a new
-    token for each rank, the deployments of the ranks, and the use of GPUs (None if no rank needs a GPU). For
-    a gang, `addresses` has the address of each rank, and `taken_ports` has the ports of other ranks."""
+    """The facts that a start needs: the decision of the plan with one entry for each rank, a new token for
+    each rank, the deployments of the ranks, and the use of GPUs (None if no rank needs a GPU). For a gang,
+    `addresses` has the address of each rank, and `taken_ports` has the ports of other ranks."""
 
-    job_run: JobRun
     starts: tuple[StartJob, ...]
     tokens: tuple[str, ...]
     deployments: tuple[Deployment, ...]
@@ -130,9 +130,8 @@ class JobStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartDecision:
-    """The running job, its attempts (one for each rank), and the deployments that are no longer idle."""
+    """The attempts of a start (one for each rank), and the deployments that are no longer idle."""
 
-    job_run: JobRun
     attempts: tuple[Attempt, ...]
     deployments: tuple[Deployment, ...]
 
@@ -147,12 +146,19 @@ def _start(
     job_run = transaction.get(JobRun, job_run_id)
     if job_run is None:
         return
-    decision = decide_start(
-        _read_start(starting.ledger, new_token, transaction, job_run, starts), transaction.now
-    )
+    facts = _read_start(starting.ledger, new_token, transaction, job_run.job, starts)
+    decision = decide_start(job_run, facts, transaction.now)
     if decision is None:
         return
-    transaction.put(decision.job_run, *decision.attempts, *decision.deployments)
+    running = replace(
+        job_run,
+        state=JobState.RUNNING,
+        attempts=job_run.attempts + 1,
+        attempt_id=decision.attempts[0].id,
+        started=job_run.started or transaction.now,
+        message="",
+    )
+    transaction.put(running, *decision.attempts, *decision.deployments)
     for attempt in decision.attempts:
         start_attempt(starting, transaction, attempt)
 
@@ -161,49 +167,36 @@ def _read_start(
     ledger: Ledger,
     new_token: Callable[[], str],
     transaction: Transaction,
-    job_run: JobRun,
+    job: Job,
     starts: tuple[StartJob, ...],
 ) -> JobStart:
     deployments = {one.deployment_id: transaction.get(Deployment, one.deployment_id) for one in starts}
-    facts = JobStart(
-        job_run=job_run,
+    is_gang = bool(job.gang)
+    return JobStart(
         starts=starts,
         tokens=tuple(new_token() for _ in starts),
         deployments=tuple(one for one in deployments.values() if one is not None),
         gpu_use=_read_gpu_use(ledger, transaction) if any(one.gpus for one in starts) else None,
+        addresses=tuple(address_of(transaction, one.deployment_id, one.pod_id) for one in starts if is_gang),
+        taken_ports=taken_ports(ledger, transaction) if is_gang else frozenset(),
     )
-    if not job_run.job.gang:
-        return facts
-    addresses = tuple(address_of(transaction, one.deployment_id, one.pod_id) for one in starts)
-    return replace(facts, addresses=addresses, taken_ports=taken_ports(ledger, transaction))
 
 
-def decide_start(start: JobStart, now: float) -> StartDecision | None:
-    """Decide the records of one attempt of the job; a gang has a record for each rank. The result is None if
-    the job needs shares of one GPU and the free shares belong to several GPUs."""
-    job_run = start.job_run
+def decide_start(job_run: JobRun, start: JobStart, now: float) -> StartDecision | None:
+    """Decide the records of the next attempt of a job; a gang has a record for each rank. The result is None
+    if the job needs shares of one GPU and the free shares belong to several GPUs."""
     check_move(JOB_MOVES, job_run.state, JobState.RUNNING, f"job {job_run.id}")
     gpus = (
         decide_gpus(start.starts, start.gpu_use) if start.gpu_use is not None else ((),) * len(start.starts)
     )
     if not gpus:
         return None
-    number = job_run.attempts + 1
-    name = attempt_id_of(job_run.id, number)
+    name = attempt_id_of(job_run.id, job_run.attempts + 1)
     attempts = tuple(
         _attempt(job_run, member_id(name, rank), token, one, own, now)
         for rank, (one, token, own) in enumerate(zip(start.starts, start.tokens, gpus, strict=True))
     )
-    running = replace(
-        job_run,
-        state=JobState.RUNNING,
-        attempts=number,
-        attempt_id=name,
-        started=job_run.started or now,
-        message="",
-    )
     return StartDecision(
-        job_run=running,
         attempts=rendezvous(attempts, start.addresses, start.taken_ports) if job_run.job.gang else attempts,
         deployments=tuple(
             replace(one, idle_since=None) for one in start.deployments if one.idle_since is not None

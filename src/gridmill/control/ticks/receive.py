@@ -212,25 +212,11 @@ def _send_after(channels: Channels, transaction: Transaction, channel: int, mess
     transaction.then(lambda: channels.links.send(channel, [message]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventsDecision:
-    """The events of a pod that were not received before, and the record of the pod after these events."""
-
-    new: tuple[PodEvent, ...]
-    pod: Pod
-
-
-def decide_events(
-    pod: Pod, events: Sequence[PodEvent], attempts: Mapping[str, Attempt]
-) -> EventsDecision | None:
-    """Decide which events of a pod are new. The result is None if none of them is new. `attempts` has, by
-    id, the attempts that the events name, as far as they are live."""
-    new = tuple(event for event in events if event.number > pod.acknowledged)
-    if not new:
-        return None
-    ends = any(_ends_its_pod(attempts.get(event.attempt_id), event) for event in new)
-    state = PodState.ENDING if ends else pod.state
-    return EventsDecision(new=new, pod=replace(pod, acknowledged=new[-1].number, state=state))
+def decide_after_events(pod: Pod, events: Sequence[PodEvent], attempts: Mapping[str, Attempt]) -> Pod:
+    """Decide the record of a pod after new events, of which there is at least one. `attempts` has, by id,
+    the attempts that the events name, as far as they are live."""
+    ends = any(_ends_its_pod(attempts.get(event.attempt_id), event) for event in events)
+    return replace(pod, acknowledged=events[-1].number, state=PodState.ENDING if ends else pod.state)
 
 
 def _ends_its_pod(attempt: Attempt | None, event: PodEvent) -> bool:
@@ -252,14 +238,15 @@ def _events(endings: Endings, transaction: Transaction, channel: int, events: Se
     pod = _known_pod(deployment, pod_id) if pod_id else None
     if deployment is None or pod is None:
         return
-    decision = decide_events(pod, events, _attempts_of(transaction, events))
-    if decision is None:
+    new = [event for event in events if event.number > pod.acknowledged]
+    if not new:
         return
-    for event in decision.new:
+    after = decide_after_events(pod, new, _attempts_of(transaction, new))
+    for event in new:
         apply_event(endings, transaction, pod.id, event)
     current = transaction.get(Deployment, deployment.id) or deployment
-    transaction.put(with_pod(current, decision.pod))
-    _send_after(endings.channels, transaction, channel, Ack(number=decision.pod.acknowledged))
+    transaction.put(with_pod(current, after))
+    _send_after(endings.channels, transaction, channel, Ack(number=after.acknowledged))
 
 
 def _attempts_of(transaction: Transaction, events: Sequence[PodEvent]) -> Mapping[str, Attempt]:

@@ -9,12 +9,15 @@ from gridmill.control.ticks.advance import (
     JobPlace,
     ReadyJob,
     decide_end,
+    decide_may_be_cut,
+    decide_size,
     decide_unchanged,
-    decide_waiting,
 )
 from gridmill.domain.amounts import GIB
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
-from gridmill.domain.job import JobKind, JobSize
+from gridmill.domain.command import CommandSpec, Each
+from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.job import Job, JobKind, JobSize
 from gridmill.domain.pod_protocol import JobPart
 from gridmill.domain.provenance import Provenance
 from gridmill.domain.resource import Resource
@@ -62,21 +65,26 @@ PLACE = JobPlace(
 )
 
 
-def test_a_job_that_executes_waits_with_its_size():
-    job_run = decide_waiting(READY, PLACE, 7.0)
-    assert (job_run.state, job_run.fingerprint, job_run.ready) == (JobState.WAITING, "f", 7.0)
-    assert job_run.sizing.amounts.memory_bytes > 0
-    assert (job_run.message, job_run.ended) == ("before", None)
+def test_a_job_is_sized_within_its_resource():
+    sizing = decide_size(READY.job_run, READY.size, PLACE)
+    assert sizing is not None
+    assert 0 < sizing.amounts.memory_bytes <= GIB
 
 
-def test_a_job_whose_version_is_broken_waits_with_that_reason():
-    assert decide_waiting(replace(READY, broken="runs again"), PLACE, 7.0).message == "runs again"
+def test_a_job_whose_resource_was_removed_has_no_size():
+    assert decide_size(READY.job_run, READY.size, replace(PLACE, resource=None)) is None
 
 
-def test_a_job_whose_resource_was_removed_fails():
-    job_run = decide_waiting(READY, replace(PLACE, resource=None), 7.0)
-    assert (job_run.state, job_run.ended) == (JobState.FAILED, 7.0)
-    assert job_run.message == "the resource 'r' of the job was removed"
+@pytest.mark.parametrize(
+    ("job", "may_be_cut"),
+    [
+        (Job(name="j", command=CommandSpec(run="true")), False),
+        (Job(name="j", command=CommandSpec(run="true", each=Each())), True),
+        (Job(name="j", dataset=DatasetSpec(basis="b")), True),
+    ],
+)
+def test_only_a_command_for_each_node_and_jobs_of_data_are_cut(job: Job, may_be_cut: bool):
+    assert decide_may_be_cut(job) == may_be_cut
 
 
 @pytest.mark.parametrize(

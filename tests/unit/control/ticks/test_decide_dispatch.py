@@ -33,43 +33,40 @@ def on_pod(number: int = 0, gpus: int = 0) -> StartJob:
     return StartJob("p-1/j", "r-1", f"r-1.{number}", 1.0, GIB, gpus)
 
 
-START = JobStart(job_run=a_job_run(), starts=(on_pod(),), tokens=("t",), deployments=(a_deployment(),))
+START = JobStart(starts=(on_pod(),), tokens=("t",), deployments=(a_deployment(),))
 
 
 def test_a_start_makes_the_next_attempt_of_the_job():
-    decision = decide_start(replace(START, job_run=a_job_run(attempts=1, message="waits")), 7.0)
+    decision = decide_start(a_job_run(attempts=1), START, 7.0)
     assert decision is not None
-    job_run, [attempt] = decision.job_run, decision.attempts
-    assert (job_run.state, job_run.attempts, job_run.attempt_id) == (JobState.RUNNING, 2, "p-1.j.2")
-    assert (job_run.started, job_run.message) == (7.0, "")
+    [attempt] = decision.attempts
     assert (attempt.id, attempt.token, attempt.state) == ("p-1.j.2", "t", AttemptState.PLACED)
     assert (attempt.pod_id, attempt.given, attempt.placed, attempt.ranks) == ("r-1.0", AMOUNTS, 7.0, 0)
     assert decision.deployments == ()
 
 
-def test_a_retry_keeps_the_time_of_the_first_start_and_ends_the_idle_time():
+def test_a_start_ends_the_idle_time_of_its_deployment():
     idle = a_deployment(idle_since=3.0)
-    decision = decide_start(replace(START, job_run=a_job_run(started=1.0), deployments=(idle,)), 7.0)
+    decision = decide_start(a_job_run(), replace(START, deployments=(idle,)), 7.0)
     assert decision is not None
-    assert decision.job_run.started == 1.0
     assert decision.deployments == (replace(idle, idle_since=None),)
 
 
 def test_a_job_that_does_not_wait_is_not_started():
     with pytest.raises(GridmillError):
-        decide_start(replace(START, job_run=a_job_run(state=JobState.SUCCEEDED)), 7.0)
+        decide_start(a_job_run(state=JobState.SUCCEEDED), START, 7.0)
 
 
 def test_the_ranks_of_a_gang_have_their_own_ports_and_addresses():
     job = Job(name="j", command=CommandSpec(run="true", workers=2))
+    job_run = a_job_run(job=job)
     start = replace(
         START,
-        job_run=a_job_run(job=job),
         starts=(on_pod(0), on_pod(1)),
         tokens=("t", "u"),
         addresses=("10.0.0.1", "10.0.0.2"),
     )
-    first = decide_start(start, 7.0)
+    first = decide_start(job_run, start, 7.0)
     assert first is not None
     assert [(one.id, one.gang, one.rank, one.ranks) for one in first.attempts] == [
         ("p-1.j.1", "p-1.j.1", 0, 2),
@@ -77,7 +74,7 @@ def test_the_ranks_of_a_gang_have_their_own_ports_and_addresses():
     ]
     assert [one.address for one in first.attempts] == ["10.0.0.1", "10.0.0.2"]
     ports = [one.port for one in first.attempts]
-    again = decide_start(replace(start, taken_ports=frozenset(ports)), 7.0)
+    again = decide_start(job_run, replace(start, taken_ports=frozenset(ports)), 7.0)
     assert again is not None
     assert len({*ports, *(one.port for one in again.attempts)}) == 4
 
@@ -111,7 +108,7 @@ def test_gpus_are_the_lowest_free_ones_and_shares_belong_to_one_gpu(starts, take
 
 def test_a_job_whose_shares_belong_to_several_gpus_is_not_started():
     start = replace(START, starts=(on_pod(gpus=2),), gpu_use=gpu_use({0, 2}, shares=2, gpus=4))
-    assert decide_start(start, 7.0) is None
+    assert decide_start(a_job_run(), start, 7.0) is None
 
 
 def test_of_other_sites_the_gpus_of_the_pod_are_numbered():

@@ -12,7 +12,7 @@ from gridmill.control.ticks.receive import (
     AttemptAction,
     HelloDecision,
     ReceivedHello,
-    decide_events,
+    decide_after_events,
     decide_hello,
 )
 from gridmill.domain.pod_protocol import (
@@ -127,14 +127,9 @@ def event(number: int, state: AttemptState | None = None, **changes) -> PodEvent
     return PodEvent(**{**known, **changes})
 
 
-def test_events_that_were_acknowledged_do_not_count_again():
+def test_events_are_acknowledged_up_to_the_last_one():
     pod = a_pod(acknowledged=2)
-    decision = decide_events(pod, [event(2), event(3), event(4)], {})
-    assert decision is not None
-    assert [one.number for one in decision.new] == [3, 4]
-    assert decision.pod == replace(pod, acknowledged=4)
-    assert decide_events(pod, [event(1), event(2)], {}) is None
-    assert decide_events(pod, [], {}) is None
+    assert decide_after_events(pod, [event(3), event(4)], {}) == replace(pod, acknowledged=4)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +146,5 @@ def test_events_that_were_acknowledged_do_not_count_again():
 )
 def test_a_pod_that_stops_an_attempt_by_itself_is_about_to_end(attempt, ended, state):
     attempts = {attempt.id: attempt} if attempt is not None else {}
-    decision = decide_events(a_pod(), [ended], attempts)
-    assert decision is not None
-    assert decision.pod.state is state
+    for events in ([ended], [ended, event(2)], [event(0), ended]):
+        assert decide_after_events(a_pod(), events, attempts).state is state
