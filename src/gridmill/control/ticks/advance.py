@@ -144,6 +144,26 @@ def _follow_up(endings: Endings, transaction: Transaction, ended: JobRun) -> Non
     transaction.then(look)  # after the commit, because the results of the ended job cannot be read before
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobContent:
+    """The inputs of a job whose needed jobs have ended, its size, and what its result is made from."""
+
+    inputs: tuple[Input, ...]
+    size: JobSize
+    made_from: Provenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReusableVersion:
+    """The version that was made from the same content as the job, or None. `may_replace` is true if this
+    version may replace an execution. `broken` is the problem with its files: empty without a problem, and
+    None while the files are being checked."""
+
+    version: Artifact | None
+    may_replace: bool
+    broken: str | None = ""
+
+
 def _ready(
     parts: _Parts,
     transaction: Transaction,
@@ -152,38 +172,72 @@ def _ready(
     source: SourceListing,
     again: Callable[[], None],
 ) -> JobRun:
-    """Return the job after the jobs that it needs have ended: WAITING with fingerprint and size, or
-    UNCHANGED, SKIPPED or FAILED. If a version could be restored and its files are still being checked, the
-    job is returned unchanged, and the function `again` is called after the check."""
-    now, catalog = transaction.now, parts.endings.catalog
+    """Return the job after the jobs that it needs have ended. The new state is WAITING with fingerprint and
+    size, or UNCHANGED, or FAILED if an input does not exist. In a scheduled run, the new state is SKIPPED if
+    an input has no rows yet, because this is normal before the first data arrives. If a version could be
+    restored and its files are still being checked, the job is returned unchanged, and the function `again`
+    is called after the check."""
+    now = transaction.now
     try:
-        inputs = inputs_of(catalog, transaction, job_run)
+        inputs = inputs_of(parts.endings.catalog, transaction, job_run)
         empty = empty_tables(job_run.job, inputs) if run.due is not None else ()
         if empty:
             return replace(job_run, state=JobState.SKIPPED, message=_no_rows(empty), ended=now)
-        made_from = provenance_of(parts.code, run, job_run, inputs, source.files_or_raise())
-        size = size_of(job_run.job, inputs, source.size_bytes)
+        content = _read_content(parts.code, run, job_run, inputs, source)
     except StorageError:  # the store failed, not the job: the next tick tries again
         raise
     except GridmillError as error:
         return _failed(job_run, now, explained(error))
-    may_restore = not job_run.force and not job_run.job.why_executed(scheduled=run.scheduled)
-    is_searched = may_restore or leaves_checkpoints(job_run.job)
-    same = restorable(catalog, job_run, made_from) if is_searched else None
-    is_checked = may_restore and same is not None
-    broken = why_broken(parts.reads, filter(None, (same,)), job_run.id, then=again) if is_checked else ""
-    if broken is None:
+    reusable = _read_reusable(parts, run, job_run, content.made_from, again)
+    if reusable.broken is None:
         return job_run
-    ready = ReadyJob(
-        job_run=replace(job_run, external=_external(job_run, inputs), size=size),
-        size=size,
-        made_from=made_from,
-        may_restore=may_restore,
-        same=same,
-        broken=broken,
-        waiting=source.waiting,
+    job_run = replace(job_run, external=_external(job_run, inputs), size=content.size)
+    restored = decide_restored(reusable)
+    if restored is not None:
+        return _unchanged(job_run, restored, content.made_from.fingerprint, now, source.waiting)
+    return _execute(parts, transaction, run, job_run, content, reusable)
+
+
+def _read_content(
+    code: CodeFiles, run: Run, job_run: JobRun, inputs: tuple[Input, ...], source: SourceListing
+) -> JobContent:
+    """Return the content of a job. Raises the errors of its source, of its code and of its declaration."""
+    return JobContent(
+        inputs=inputs,
+        made_from=provenance_of(code, run, job_run, inputs, source.files_or_raise()),
+        size=size_of(job_run.job, inputs, source.size_bytes),
     )
-    return decide_unchanged(ready, now) or _execute(parts, transaction, run, ready, inputs)
+
+
+def _read_reusable(
+    parts: _Parts, run: Run, job_run: JobRun, made_from: Provenance, again: Callable[[], None]
+) -> ReusableVersion:
+    may_replace = not job_run.force and not job_run.job.why_executed(scheduled=run.scheduled)
+    if not may_replace and not leaves_checkpoints(job_run.job):
+        return ReusableVersion(version=None, may_replace=False)
+    version = restorable(parts.endings.catalog, job_run, made_from)
+    if version is None or not may_replace:
+        return ReusableVersion(version=version, may_replace=may_replace)
+    broken = why_broken(parts.reads, (version,), job_run.id, then=again)
+    return ReusableVersion(version=version, may_replace=True, broken=broken)
+
+
+def decide_restored(reusable: ReusableVersion) -> Artifact | None:
+    """Decide which version is restored. The result is None if the job executes."""
+    return reusable.version if reusable.may_replace and reusable.broken == "" else None
+
+
+def _unchanged(job_run: JobRun, same: Artifact, fingerprint: str, now: float, waiting: str) -> JobRun:
+    return replace(
+        job_run,
+        state=JobState.UNCHANGED,
+        fingerprint=fingerprint,
+        artifacts=(same.id,),
+        message=f"as {same.run_id} made it" + (f"; {waiting}" if waiting else ""),
+        reason=why_restored(same),
+        ready=now,
+        ended=now,
+    )
 
 
 def _no_rows(tables: tuple[str, ...]) -> str:
@@ -202,78 +256,12 @@ def _external(job_run: JobRun, inputs: tuple[Input, ...]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadyJob:
-    """A job whose needed jobs have ended, its size, and what its result is made from. `same` is the version
-    that was made from the same content, or None. `may_restore` is true if this version may replace an
-    execution, and `broken` is the problem with its files (empty without a problem). `waiting` is a text about
-    files of the source that may still change."""
-
-    job_run: JobRun
-    size: JobSize
-    made_from: Provenance
-    may_restore: bool
-    same: Artifact | None = None
-    broken: str = ""
-    waiting: str = ""
-
-
-def decide_unchanged(ready: ReadyJob, now: float) -> JobRun | None:
-    """Decide whether an earlier version is restored. The result is the UNCHANGED job, or None if the job
-    executes."""
-    same = ready.same
-    if same is None or not ready.may_restore or ready.broken:
-        return None
-    return replace(
-        ready.job_run,
-        state=JobState.UNCHANGED,
-        fingerprint=ready.made_from.fingerprint,
-        artifacts=(same.id,),
-        message=f"as {same.run_id} made it" + (f"; {ready.waiting}" if ready.waiting else ""),
-        reason=why_restored(same),
-        ready=now,
-        ended=now,
-    )
-
-
-def _execute(
-    parts: _Parts, transaction: Transaction, run: Run, ready: ReadyJob, inputs: Sequence[Input]
-) -> JobRun:
-    """Return the WAITING job with its resource and size, divided into parts if this is useful. The job is
-    FAILED if its resource was removed."""
-    catalog, job_run, made_from = parts.endings.catalog, ready.job_run, ready.made_from
-    note_provenance(catalog, transaction, made_from, code_of(parts.code, run, job_run.job))
-    reason = why_executes(catalog, parts.code, run, job_run, made_from, broken=ready.broken)
-    checkpoints = checkpoints_of(run, job_run, made_from.fingerprint, ready.same)
-    job_run, choice = replace(job_run, reason=reason, checkpoints=checkpoints), None
-    if job_run.job.resources:
-        try:
-            chosen, choice = chosen_resource(parts.moves, parts.joining, job_run, inputs, ready.size)
-        except PipelineError as error:
-            return _failed(job_run, transaction.now, explained(error))
-        job_run = replace(job_run, resource=chosen.name)
-        parts.moves.choices.choosing.add(job_run.id)
-    place = _read_place(parts.ledger, job_run, choice)
-    sizing = decide_size(job_run, ready.size, place)
-    if sizing is None:
-        message = f"the resource {job_run.resource!r} of the job was removed"
-        return _failed(job_run, transaction.now, message)
-    after = replace(
-        job_run,
-        state=JobState.WAITING,
-        fingerprint=made_from.fingerprint,
-        sizing=sizing,
-        message=ready.broken or job_run.message,
-        ready=transaction.now,
-    )
-    return cut(parts.ledger, transaction, after) if decide_may_be_cut(after.job) else after
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlace:
-    """The resource of a job (None if it was removed), the largest amounts that one pod can get at its site,
-    the number of nodes of the site, the measurements of earlier attempts, and the reason for the resource if
-    the job may use several resources."""
+    """The name of a job's resource, its record (None if it was removed), the largest amounts that one pod
+    can get at its site, the number of nodes of the site, the measurements of earlier attempts, and the
+    reason for the resource if the job may use several resources."""
 
+    name: str
     resource: Resource | None
     largest: Amounts
     nodes: int
@@ -281,16 +269,58 @@ class JobPlace:
     choice: ResourceChoice | None = None
 
 
-def _read_place(ledger: Ledger, job_run: JobRun, choice: ResourceChoice | None) -> JobPlace:
-    snapshot = ledger.snapshot
-    resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
-    site = snapshot.sites.get(resource.site) if resource is not None else None
-    largest = (
-        asked_of(snapshot, resource, snapshot.largest_pod(resource.site))
-        if resource is not None
-        else Amounts()
+def _execute(
+    parts: _Parts,
+    transaction: Transaction,
+    run: Run,
+    job_run: JobRun,
+    content: JobContent,
+    reusable: ReusableVersion,
+) -> JobRun:
+    """Return the WAITING job with its resource and size, divided into parts if this is useful. The job is
+    FAILED if its resource was removed."""
+    catalog, made_from, now = parts.endings.catalog, content.made_from, transaction.now
+    broken = reusable.broken or ""
+    note_provenance(catalog, transaction, made_from, code_of(parts.code, run, job_run.job))
+    job_run = replace(
+        job_run,
+        reason=why_executes(catalog, parts.code, run, job_run, made_from, broken=broken),
+        checkpoints=checkpoints_of(run, job_run, made_from.fingerprint, reusable.version),
+        message=broken or job_run.message,
     )
+    try:
+        place = _read_place(parts, job_run, content)
+    except PipelineError as error:
+        return _failed(job_run, now, explained(error))
+    if job_run.job.resources:
+        parts.moves.choices.choosing.add(job_run.id)
+    sizing = decide_size(job_run, content.size, place)
+    if sizing is None:
+        return _failed(job_run, now, f"the resource {place.name!r} of the job was removed")
+    waiting = replace(
+        job_run,
+        state=JobState.WAITING,
+        resource=place.name,
+        fingerprint=made_from.fingerprint,
+        sizing=sizing,
+        ready=now,
+    )
+    return cut(parts.ledger, transaction, waiting) if decide_may_be_cut(waiting.job) else waiting
+
+
+def _read_place(parts: _Parts, job_run: JobRun, content: JobContent) -> JobPlace:
+    """Return the place of a job. Raises PipelineError if a resource that the job may use was removed."""
+    name, choice, snapshot = job_run.resource, None, parts.ledger.snapshot
+    if job_run.job.resources:
+        chosen, choice = chosen_resource(parts.moves, parts.joining, job_run, content.inputs, content.size)
+        name = chosen.name
+    resource = snapshot.resource_of(name, job_run.job.kind)
+    site = snapshot.sites.get(resource.site) if resource is not None else None
+    largest = Amounts()
+    if resource is not None:
+        largest = asked_of(snapshot, resource, snapshot.largest_pod(resource.site))
     return JobPlace(
+        name=name,
         resource=resource,
         largest=largest,
         nodes=len(site.nodes) if site is not None else 1,

@@ -7,11 +7,11 @@ from tests.kit.control_records import AMOUNTS, a_job_run, a_run
 
 from gridmill.control.ticks.advance import (
     JobPlace,
-    ReadyJob,
+    ReusableVersion,
     decide_end,
     decide_may_be_cut,
+    decide_restored,
     decide_size,
-    decide_unchanged,
 )
 from gridmill.domain.amounts import GIB
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
@@ -19,7 +19,6 @@ from gridmill.domain.command import CommandSpec, Each
 from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.job import Job, JobKind, JobSize
 from gridmill.domain.pod_protocol import JobPart
-from gridmill.domain.provenance import Provenance
 from gridmill.domain.resource import Resource
 from gridmill.domain.states import JobState, RunState
 from gridmill.scheduler.history import MeasurementHistory
@@ -32,32 +31,25 @@ SAME = Artifact(
     fingerprint="f",
     run_id="p-0",
 )
-READY = ReadyJob(
-    job_run=a_job_run(state=JobState.BLOCKED, message="before"),
-    size=JobSize(),
-    made_from=Provenance(name="p/j", fingerprint="f", format=1, code="", created=0.0),
-    may_restore=True,
-    same=SAME,
-)
 
 
 @pytest.mark.parametrize(
-    ("waiting", "message"), [("", "as p-0 made it"), ("2 files change", "as p-0 made it; 2 files change")]
+    ("changes", "restored"),
+    [
+        ({}, SAME),
+        ({"version": None}, None),
+        ({"may_replace": False}, None),
+        ({"broken": "runs again: the files changed"}, None),
+        ({"broken": None}, None),
+    ],
 )
-def test_a_version_of_the_same_content_is_restored(waiting: str, message: str):
-    job_run = decide_unchanged(replace(READY, waiting=waiting), 7.0)
-    assert job_run is not None
-    assert (job_run.state, job_run.artifacts, job_run.fingerprint) == (JobState.UNCHANGED, ("p/j@3",), "f")
-    assert (job_run.message, job_run.ready, job_run.ended) == (message, 7.0, 7.0)
-    assert "p/j@3" in job_run.reason
-
-
-@pytest.mark.parametrize("changes", [{"same": None}, {"may_restore": False}, {"broken": "runs again"}])
-def test_a_job_executes_without_a_whole_version_that_may_replace_it(changes):
-    assert decide_unchanged(replace(READY, **changes), 7.0) is None
+def test_a_whole_version_that_may_replace_the_execution_is_restored(changes, restored):
+    reusable = ReusableVersion(version=SAME, may_replace=True)
+    assert decide_restored(replace(reusable, **changes)) == restored
 
 
 PLACE = JobPlace(
+    name="r",
     resource=Resource(name="r", type=JobKind.COMMAND, memory_bytes=GIB),
     largest=AMOUNTS,
     nodes=1,
@@ -66,13 +58,13 @@ PLACE = JobPlace(
 
 
 def test_a_job_is_sized_within_its_resource():
-    sizing = decide_size(READY.job_run, READY.size, PLACE)
+    sizing = decide_size(a_job_run(), JobSize(), PLACE)
     assert sizing is not None
     assert 0 < sizing.amounts.memory_bytes <= GIB
 
 
 def test_a_job_whose_resource_was_removed_has_no_size():
-    assert decide_size(READY.job_run, READY.size, replace(PLACE, resource=None)) is None
+    assert decide_size(a_job_run(), JobSize(), replace(PLACE, resource=None)) is None
 
 
 @pytest.mark.parametrize(
