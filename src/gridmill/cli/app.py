@@ -28,6 +28,7 @@ COMMANDS = {
     "logs": ("gridmill.cli.logs:logs", "Print the logs of jobs."),
     "show": ("gridmill.cli.show:show", "Show one run, job, resource, model, ..."),
     "list": ("gridmill.cli.show:list_all", "List runs, resources, models, ..."),
+    "costs": ("gridmill.cli.leases:costs", "Show the cost of rented machines."),
     "preview": ("gridmill.cli.artifacts:preview", "Show the first rows or the files of a version."),
     "diff": ("gridmill.cli.artifacts:diff", "Show the differences between two versions."),
     "verify": ("gridmill.cli.verify:verify", "Compare the files of versions with their stored hashes."),

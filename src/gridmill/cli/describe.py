@@ -16,6 +16,7 @@ from rich.text import Text
 from gridmill.cli.backfill import backfill_summary
 from gridmill.cli.farm_status import route_text, transfers_text
 from gridmill.cli.format import amounts, in_use, moment, scalar
+from gridmill.cli.leases import show_lease
 from gridmill.cli.render import details
 from gridmill.cli.session import emit, show
 from gridmill.cli.tables import COLOURS, FittedTable, table
@@ -26,6 +27,7 @@ from gridmill.domain.column_statistics import ColumnStatistics, column_lines, co
 from gridmill.domain.comparison import options_of
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.job import When
+from gridmill.domain.lease_cost import LeaseView
 from gridmill.domain.metric_tables import breakdown_of
 from gridmill.domain.metrics import judge, marked, metrics
 from gridmill.domain.pipeline import Pipeline
@@ -147,6 +149,8 @@ def describe(noun: object) -> RenderableType:
             )
         case Deployment():
             return Group(*_deployment(noun))
+        case LeaseView():
+            return show_lease(noun)
         case BackfillView():
             return show_backfill(noun)
         case ScheduleView():

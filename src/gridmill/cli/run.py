@@ -47,6 +47,7 @@ from gridmill.domain.states import JobState, RunState
 from gridmill.domain.views import JobView, RunView
 from gridmill.errors import TABLE, GridmillError, InputError, InterruptedRunError, JobError
 from gridmill.sdk.client import Client
+from gridmill.sdk.lookup import Noun
 from gridmill.sdk.project import is_name, prepare
 
 HEAD = ("job", "state", "attempts", "time", "cpu", "peak memory", "of", "metrics")
@@ -241,7 +242,7 @@ def stop(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[run] RUN [JOB] | schedule NAME | backfill NAME",
+            metavar="[run] RUN [JOB] | schedule NAME | backfill NAME | lease LEASE",
             show_default=False,
             autocompletion=complete_jobs,
         ),
@@ -251,7 +252,7 @@ def stop(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Stop a run or one of its jobs, pause a schedule, or stop a backfill.
+    """Stop a run or one of its jobs, pause a schedule, stop a backfill, or end a rented machine.
 
     If the run has ended already, the command succeeds. Without a name, the command stops the control node
     (see `gridmill down`).
@@ -264,6 +265,8 @@ def stop(
         return stop_backfill(context, words[1], json)
     if words[0] == Startable.SCHEDULE and len(words) == 2:
         return _pause(context, words[1], json)
+    if words[0] == Noun.LEASE and len(words) == 2:
+        return _stop_lease(context, words[1], json)
     names = words[1:] if words[0] == "run" else words
     if not 1 <= len(names) <= 2:
         raise InputError("expected a run, or a run and a job", hint="gridmill stop RUN [JOB]")
@@ -273,6 +276,12 @@ def stop(
             # waits, because the control node ends with its last client, which may be this one
             view = client.wait(view.run.id)
     return emit(view) if json else print(f"{view.run.id} {view.run.state}")
+
+
+def _stop_lease(context: typer.Context, name: str, as_json: bool) -> None:
+    with session(context) as client:
+        view = client.stop_lease(name)
+    return emit(view) if as_json else print(f"lease {name} {view.lease.state}")
 
 
 def _pause(context: typer.Context, name: str, as_json: bool) -> None:

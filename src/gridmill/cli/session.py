@@ -82,6 +82,8 @@ TIMES: Mapping[str, frozenset[str]] = {
     "ControlView": frozenset({"started"}),
     "Deployment": frozenset({"created", "idle_since"}),
     "Event": frozenset({"time"}),
+    "LaunchTry": frozenset({"at", "confirmed", "ended", "end_accepted"}),
+    "Lease": frozenset({"opened", "ready", "release_asked", "closed", "counted", "failed"}),
     "LogEntry": frozenset({"time"}),
     "JobRun": frozenset({"not_before", "ready", "started", "ended"}),
     "LoadTask": frozenset({"loaded", "checked", "following"}),

@@ -19,6 +19,8 @@ from gridmill.cli.completion import complete_names, complete_nouns, complete_pip
 from gridmill.cli.configure import alias_target
 from gridmill.cli.describe import HEAD, backfill_row, describe, show_rejects
 from gridmill.cli.format import JOBS, amounts, in_use, job_row, moment, scalar, whose
+from gridmill.cli.leases import HEAD as LEASES
+from gridmill.cli.leases import lease_row
 from gridmill.cli.render import run_table
 from gridmill.cli.session import Json, console, emit, session, show_table
 from gridmill.cli.session import show as show_text
@@ -293,7 +295,7 @@ def list_all(
             "-n",
             min=1,
             metavar="N",
-            help="Largest number of entries. Default: 50 runs or versions.",
+            help="Largest number of entries. Default: 50 runs, leases or versions.",
         ),
     ] = None,
     all: Annotated[bool, typer.Option("--all", help="Show all entries.")] = False,
@@ -302,7 +304,7 @@ def list_all(
     """List runs, versions or other records, the newest first. Without an argument, show the number of
     records of each kind.
 
-    A table shows at most 50 runs, versions or jobs; --json prints all of them.
+    A table shows at most 50 runs, versions, jobs or leases; --json prints all of them.
     """
     if all and limit is not None:
         raise InputError("--all and --limit exclude each other")
@@ -315,7 +317,11 @@ def list_all(
             emit(counts) if json else show_text(table("noun", "there are", rows=list(counts.items())))
             return
         kind = read_noun(noun)
-        if limit is None and not (all or json) and (kind in (Noun.RUN, Noun.JOB) or kind in ARTIFACTS):
+        if (
+            limit is None
+            and not (all or json)
+            and (kind in (Noun.RUN, Noun.JOB, Noun.LEASE) or kind in ARTIFACTS)
+        ):
             limit = RECENT
         nouns, left_out = listed(client.grid, kind, states, pipeline, limit, run)
         if kind == Noun.PIPELINE:
@@ -465,6 +471,7 @@ _TABLES: Mapping[Noun, _Table] = {
             one.message,
         ),
     ),
+    Noun.LEASE: (LEASES, lease_row),
     Noun.ALIAS: (
         ("alias", "stands for", "set"),
         lambda one: (one.id, alias_target(one), moment(one.changed)),

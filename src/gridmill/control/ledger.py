@@ -11,6 +11,7 @@ from gridmill.domain.artifact import Alias, Artifact, Latest
 from gridmill.domain.backfill import Chunk
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.job_log import LogRecord
+from gridmill.domain.lease import Lease
 from gridmill.domain.pipeline import Origin
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.provenance import CodeList, Provenance
@@ -371,5 +372,7 @@ def _is_over(noun: Noun) -> bool:
             return not noun.left
         case Deployment():
             return noun.state == DeploymentState.GONE
+        case Lease():
+            return not noun.is_open
         case _:
             return False

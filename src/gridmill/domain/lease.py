@@ -9,8 +9,9 @@ has confirmed that the machine and everything that was created for it no longer 
 from collections.abc import Mapping
 from enum import StrEnum
 
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.states import check_move
+from gridmill.errors import ConflictError
 
 MICROS = 1_000_000
 """The number of micro-units in one unit of a currency."""
@@ -40,7 +41,9 @@ LEASE_MOVES: Mapping[LeaseState, frozenset[LeaseState]] = {
     LeaseState.PLANNED: frozenset({LeaseState.LAUNCHING, LeaseState.RELEASING, LeaseState.CLOSED}),
     LeaseState.LAUNCHING: frozenset({LeaseState.BOOTING, LeaseState.RELEASING}),
     # a bad machine is replaced by another try of the same lease
-    LeaseState.BOOTING: frozenset({LeaseState.PREPARING, LeaseState.LAUNCHING, LeaseState.RELEASING}),
+    LeaseState.BOOTING: frozenset(
+        {LeaseState.PREPARING, LeaseState.READY, LeaseState.LAUNCHING, LeaseState.RELEASING}
+    ),
     LeaseState.PREPARING: frozenset({LeaseState.READY, LeaseState.LAUNCHING, LeaseState.RELEASING}),
     LeaseState.READY: frozenset({LeaseState.RELEASING}),
     LeaseState.RELEASING: frozenset({LeaseState.CLOSED}),
@@ -64,13 +67,47 @@ class TryState(StrEnum):
     """The provider has confirmed that the machine of the try has ended."""
 
 
+RESOLVED_TRIES = frozenset({TryState.REFUSED, TryState.ABSENT, TryState.ENDED})
+"""The states of tries for which no machine exists any more."""
+TRY_MOVES: Mapping[TryState, frozenset[TryState]] = {
+    TryState.WRITTEN: frozenset(
+        {TryState.CONFIRMED, TryState.REFUSED, TryState.ABSENT, TryState.ENDED},
+    ),
+    TryState.CONFIRMED: frozenset({TryState.ENDED}),
+    # a machine may appear although the provider refused the request or did not list the machine in time
+    TryState.REFUSED: frozenset({TryState.CONFIRMED}),
+    TryState.ABSENT: frozenset({TryState.CONFIRMED}),
+    TryState.ENDED: frozenset(),
+}
+
+
+class TryProblem(StrEnum):
+    """The reason why a try led to no machine, or why its machine cannot be used any more."""
+
+    NO_MACHINE = "no-machine"
+    """The provider has no free machine of the type in the zone."""
+    QUOTA = "quota"
+    """The quota of the account does not allow the machine."""
+    REFUSED = "refused"
+    """The provider refuses the request, and a repeated request would be refused too."""
+    FAULT = "fault"
+    """The machine was defective."""
+    INTERRUPTED = "interrupted"
+    """The provider has ended a spot machine."""
+    ENDED = "ended"
+    """The machine ended, and the end was not requested by Gridmill."""
+    SURPLUS = "surplus"
+    """The machine appeared after its request counted as over, so that another machine replaces it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchTry:
     """One request for a machine. `token` is the idempotency key, which no other try has. `price_micros` is
     the price per hour in micro-units of `currency`, or None if it is unknown. `at` is the Unix time at which
-    the try was stored, `confirmed` the time at which the machine was first seen, and `ended` the time at
-    which the provider confirmed the end of the machine. `message` is the provider's reason for a refusal or
-    for the end."""
+    the try was stored, `confirmed` the time at which the machine was started, and `ended` the time at which
+    the try was over: the provider refused the request, did not list the machine, or confirmed the end of the
+    machine. `end_accepted` is the time at which the provider accepted the request to end the machine.
+    `message` is the provider's reason for a refusal or for the end."""
 
     number: int
     token: str
@@ -86,6 +123,13 @@ class LaunchTry:
     at: float = 0.0
     confirmed: float | None = None
     ended: float | None = None
+    end_accepted: float | None = None
+    problem: TryProblem | None = None
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether it is known that no machine exists for the try."""
+        return self.state in RESOLVED_TRIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +164,20 @@ class RentalTerms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseUse:
+    """The time for which one job used the machine of a lease in one month (`2026-11`, UTC). If several jobs
+    use the machine at the same time, each of them gets an equal part of `seconds`. `live` is the number of
+    attempts of the job that run on the machine now."""
+
+    month: str
+    project: str
+    run_id: str
+    job: str
+    seconds: float = 0.0
+    live: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """The record of a rented machine, on which one pod of a deployment runs.
 
@@ -128,7 +186,9 @@ class Lease:
     `opened`, `ready`, `release_asked` and `closed` are Unix times. `reason` is the reason why the machine
     must end. `problem` is a lasting problem, such as credentials that the provider refuses. `address` is the
     address at which the machine's SSH server answers. `leftovers` are the ids of the provider's resources,
-    other than machines, that could not be deleted yet.
+    other than machines, that could not be deleted yet. `uses` has the times for which jobs used the machine,
+    up to the Unix time `counted`. `failed` is the time at which an attempt on the machine failed last.
+    `hopeless` means that no machine can be rented for the pod.
     """
 
     id: str
@@ -151,6 +211,10 @@ class Lease:
     reason: str = ""
     problem: str = ""
     leftovers: tuple[str, ...] = ()
+    uses: tuple[LeaseUse, ...] = ()
+    counted: float = 0.0
+    failed: float | None = None
+    hopeless: bool = False
 
     @property
     def last_try(self) -> LaunchTry | None:
@@ -158,9 +222,31 @@ class Lease:
         return self.tries[-1] if self.tries else None
 
     @property
+    def machine_try(self) -> LaunchTry | None:
+        """The try whose machine may exist now, if there is one."""
+        return next((one for one in reversed(self.tries) if one.state is TryState.CONFIRMED), None)
+
+    @property
     def is_open(self) -> bool:
         """Whether a machine or another resource of the lease may still exist at the provider."""
         return self.state is not LeaseState.CLOSED
+
+
+def with_try(lease: Lease, changed: LaunchTry) -> Lease:
+    """Return the lease with the try that has the same number replaced. Raises ConflictError if the try
+    cannot change to its new state, or if another property of the request would change."""
+    old = lease.tries[[one.number for one in lease.tries].index(changed.number)]
+    check_move(TRY_MOVES, old.state, changed.state, f"try {old.number} of lease {lease.id}")
+    if request_of(old) != request_of(changed):
+        raise ConflictError(f"the request of try {old.number} of lease {lease.id} cannot change")
+    return replace(lease, tries=tuple(changed if one is old else one for one in lease.tries))
+
+
+def request_of(launch_try: LaunchTry) -> tuple[str, str, str, str, bool]:
+    """Return the properties of a try that never change, because the provider compares them with the
+    token."""
+    one = launch_try
+    return one.token, one.region, one.zone, one.instance_type, one.spot
 
 
 def check_lease_move(lease: Lease, state: LeaseState) -> None:
@@ -185,3 +271,13 @@ def lease_cost_micros(lease: Lease, now: float) -> int | None:
     """Returns the cost of all machines of a lease until `now`, or None if a price is unknown."""
     costs = [cost_micros(one, now) for one in lease.tries]
     return None if None in costs else sum(cost for cost in costs if cost is not None)
+
+
+def cost_bound_micros(lease: Lease, now: float) -> int:
+    """Return the highest cost that all machines of a lease can have until `now`. For a machine with an
+    unknown price, the highest price that the terms allow is used."""
+    highest = lease.terms.max_price_micros or 0
+    tries = (
+        one if one.price_micros is not None else replace(one, price_micros=highest) for one in lease.tries
+    )
+    return sum(cost_micros(one, now) or 0 for one in tries)

@@ -1,6 +1,6 @@
 """This module has the use cases of Gridmill, which the service of the control node and its clients offer.
 
-The protocol `Grid` inherits from one protocol for each subject: schedules, backfills, sites, advice,
+The protocol `Grid` inherits from one protocol for each subject: schedules, backfills, sites, leases, advice,
 projects, sinks (alterations and status), versions and aliases, and housekeeping. The REST API takes the
 types, default values and help texts of its routes from these methods: the first line of a docstring is the
 help text. `ports/usecases.py` defines the HTTP request of each use case. Every method that returns a `Page`
@@ -17,6 +17,7 @@ from gridmill.domain.backfill import Backfill, BackfillView, Chunk
 from gridmill.domain.comparison import ModelComparison, Preview, VersionDiff
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.job_log import LogEntry
+from gridmill.domain.lease_cost import CostBy, CostRow, LeaseView
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.project import Project, ProjectView
@@ -125,6 +126,32 @@ class Sites(Protocol):
         """Delete a site that has no resource and no deployment.
 
         Raises ConflictError if the site has a resource or a deployment.
+        """
+
+
+class Renting(Protocol):
+    """The use cases of leases, which are the records of rented machines, and of their costs."""
+
+    def leases(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[LeaseView]:
+        """List the leases of rented machines, open and closed, the newest first, with their cost."""
+
+    def lease(self, lease_id: str) -> LeaseView:
+        """Show one lease: its requests to the provider, its machine, and its cost.
+
+        Raises NotFoundError.
+        """
+
+    def stop_lease(self, lease_id: str) -> LeaseView:
+        """End the machine of a lease now, also if jobs run on it, and return immediately.
+
+        If the machine is being ended already, or the lease is closed, the method changes nothing. A waiting
+        job may rent another machine. Raises NotFoundError.
+        """
+
+    def costs(self, *, by: CostBy = CostBy.PROJECT, month: str = "") -> tuple[CostRow, ...]:
+        """Show the cost of rented machines by job, run, project, resource or month, the highest first.
+
+        `month` selects one month in UTC, such as `2026-11`. Raises InputError for an invalid month.
         """
 
 
@@ -358,6 +385,7 @@ class Grid(
     Schedules,
     Backfills,
     Sites,
+    Renting,
     Advising,
     Sharing,
     SecretVerbs,

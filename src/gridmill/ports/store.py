@@ -13,6 +13,7 @@ from gridmill.domain.artifact import Alias, Artifact, Latest
 from gridmill.domain.backfill import Backfill, Chunk
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.lease import Lease
 from gridmill.domain.pipeline import Origin, Pipeline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.project import Project
@@ -38,6 +39,7 @@ Noun: TypeAlias = (
     | JobRun
     | Attempt
     | Deployment
+    | Lease
     | Artifact
     | Alias
     | Alterations
@@ -145,9 +147,9 @@ class Store(Protocol):
 
     def live(self) -> Iterable[Record]:
         """Return all records that the control node holds in memory: all sites, resources, schedules and
-        backfills; chunks that are not done; deployments that are not GONE; unfinished runs with all their
-        JobRuns; and placed or running attempts. The records are in the order in which they were first
-        written."""
+        backfills; chunks that are not done; deployments that are not GONE; leases that are not CLOSED;
+        unfinished runs with all their JobRuns; and placed or running attempts. The records are in the order
+        in which they were first written."""
 
     def list(
         self,
@@ -198,7 +200,7 @@ class Store(Protocol):
 
     def counters(self) -> Mapping[str, int]:
         """Return the highest number that was used so far in ids of the form `name-N`, by name. The names are
-        pipelines (for runs), resources (for deployments), and `order` for Run.order. Called once, at
+        pipelines (for runs), resources (for deployments), `lease`, and `order` for Run.order. Called once, at
         start."""
 
     def use_numbers(self, used: Mapping[str, int]) -> None:
@@ -228,7 +230,17 @@ class Store(Protocol):
 def key_of(noun: Noun) -> str:
     """Return the key of a record, which is unique within the class of the record."""
     match noun:  # the most frequent classes come first, because the cases are compared in this order
-        case JobRun() | Attempt() | Provenance() | Run() | Deployment() | Artifact() | Alias() | Chunk():
+        case (
+            JobRun()
+            | Attempt()
+            | Provenance()
+            | Run()
+            | Deployment()
+            | Artifact()
+            | Alias()
+            | Chunk()
+            | Lease()
+        ):
             return noun.id
         case Measurement():
             return noun.attempt_id
@@ -241,7 +253,8 @@ def key_of(noun: Noun) -> str:
 def parent_of(noun: Noun) -> str:
     """Return the parent by which `Store.list(parent=...)` selects records: the pipeline of a run or a chunk,
     the run of a JobRun or an attempt, the name of an artifact, an alias or a provenance, the subject of a
-    measurement, the resource of a deployment. The result is empty for all other records."""
+    measurement, the resource of a deployment, the site of a lease. The result is empty for all other
+    records."""
     match noun:  # the most frequent classes come first, because the cases are compared in this order
         case JobRun() | Attempt():
             return noun.run_id
@@ -255,6 +268,8 @@ def parent_of(noun: Noun) -> str:
             return noun.resource
         case Chunk():
             return noun.pipeline.name
+        case Lease():
+            return noun.provider
         case _:
             return ""
 
@@ -275,6 +290,8 @@ def is_live(noun: Noun) -> bool:
             return noun.state != DeploymentState.GONE
         case Chunk():
             return noun.left
+        case Lease():
+            return noun.is_open
         case Artifact() | Alias() | Alterations() | Measurement() | Pipeline() | Latest() | Origin():
             return False
         case Secret():

@@ -20,6 +20,7 @@ _NOTHING: Mapping[str, str] = {}
 _NO_LIMITS: Mapping[str, ArgumentLimits] = {}
 _NAME = ArgumentLimits(min_length=1, max_length=200)
 _HASH = ArgumentLimits(pattern=r"^[0-9a-f]{8,128}$")
+_MONTH = ArgumentLimits(pattern=r"^(\d{4}-\d{2})?$")
 _PAGE = ArgumentLimits(ge=1, le=MOST_ITEMS)
 _CURSOR = ArgumentLimits(min_length=1, max_length=2000)
 _MANY = ArgumentLimits(ge=1, le=10_000)
@@ -125,6 +126,10 @@ _ROWS = (
         _OPERATOR,
         sent={"deployment_id": "name"},
     ),
+    _list("leases", "GET /leases", "leases"),
+    _row("lease", "GET /leases/{lease_id}", "leases", _VIEWER, "show_lease", limits={"lease_id": _NAME}),
+    _row("stop_lease", "POST /leases/{lease_id}/stop", "leases", _OPERATOR, limits={"lease_id": _NAME}),
+    _row("costs", "GET /costs", "leases", _VIEWER, "show_costs", limits={"month": _MONTH}),
     _row("has_bundle", "GET /bundles/{bundle}", "bundles", _VIEWER, limits={"bundle": _HASH}),
     _row(
         "put_bundle", "PUT /bundles/{bundle}", "bundles", _OPERATOR, body=("data",), limits={"bundle": _HASH}

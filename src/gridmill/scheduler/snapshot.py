@@ -8,6 +8,7 @@ from gridmill.domain.amounts import Amounts
 from gridmill.domain.backfill import Backfill, Chunk
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.job import JobKind
+from gridmill.domain.lease import Lease
 from gridmill.domain.project import Project
 from gridmill.domain.resource import Measurement, Resource, default_resource
 from gridmill.domain.run import Attempt, JobRun, Run
@@ -25,9 +26,9 @@ class Snapshot:
     reads it.
 
     Finished records are removed automatically: a finished run with its jobs, a finished attempt, an ended
-    deployment, and a chunk of a backfill after a run was started for it. The indices depend only on the
-    contents of the snapshot, not on the order of changes. A snapshot must not be used by several threads at
-    the same time.
+    deployment, a closed lease, and a chunk of a backfill after a run was started for it. The indices depend
+    only on the contents of the snapshot, not on the order of changes. A snapshot must not be used by several
+    threads at the same time.
     """
 
     def __init__(self, nouns: Iterable[object] = ()) -> None:
@@ -39,6 +40,7 @@ class Snapshot:
         self.backfills: dict[str, Backfill] = {}
         self.chunks: dict[str, Chunk] = {}
         self.projects: dict[str, Project] = {}
+        self.leases: dict[str, Lease] = {}
         self.sites = self.places.sites
         self.deployments = self.places.deployments
         self.attempts = self.places.attempts
@@ -52,6 +54,7 @@ class Snapshot:
             Site: self.sites,
             Resource: self.resources,
             Project: self.projects,
+            Lease: self.leases,
             Schedule: self.schedules,
             Backfill: self.backfills,
             Chunk: self.chunks,
@@ -77,6 +80,10 @@ class Snapshot:
                 self.resources[noun.name] = noun
             case Project():
                 self.projects[noun.name] = noun
+            case Lease(is_open=True):
+                self.leases[noun.id] = noun
+            case Lease():
+                self.leases.pop(noun.id, None)
             case Schedule():
                 self.schedules[noun.name] = noun
             case Backfill():
@@ -104,6 +111,8 @@ class Snapshot:
             self.resources.pop(key, None)
         elif kind is Project:
             self.projects.pop(key, None)
+        elif kind is Lease:
+            self.leases.pop(key, None)
         elif kind is Schedule:
             self.schedules.pop(key, None)
         elif kind is Backfill:

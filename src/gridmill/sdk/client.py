@@ -19,6 +19,7 @@ from gridmill.domain.amounts import Months, parse_bytes, parse_period
 from gridmill.domain.backfill import Backfill, BackfillView, Chunk, check_bounds, chunk_values, spans
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.job import JobKind
+from gridmill.domain.lease_cost import CostBy, CostRow, LeaseView
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import Project, ProjectView
 from gridmill.domain.resource import Resource, Sizing
@@ -91,6 +92,25 @@ class ShareVerbs(Connected):
         """Delete a project and the record of its usage. Raises ConflictError while the project has active
         runs."""
         self.grid.remove_project(name)
+
+
+class LeaseVerbs(Connected):
+    """Client methods for leases of rented machines and for their costs."""
+
+    def list_leases(self, *, limit: int | None = None) -> Listing[LeaseView]:
+        """List the leases of rented machines, open and closed, the newest first."""
+        return Listing(self.grid.leases, limit=limit)
+
+    def stop_lease(self, lease: str) -> LeaseView:
+        """End the machine of a lease now, also if jobs run on it. Raises NotFoundError."""
+        return self.grid.stop_lease(lease)
+
+    def costs(self, by: CostBy | str = CostBy.PROJECT, *, month: str = "") -> tuple[CostRow, ...]:
+        """Return the cost of rented machines by `job`, `run`, `project`, `resource` or `month`, the highest
+        first. `month` selects one month in UTC, such as `2026-11`. Raises InputError."""
+        if by not in list(CostBy):
+            raise InputError(f"{by!r} is not a way to group costs", hint=f"Use {', '.join(CostBy)}.")
+        return self.grid.costs(by=CostBy(by), month=month)
 
 
 class SiteVerbs(Connected):
@@ -480,6 +500,7 @@ class Client(
     AdviceVerbs,
     ResourceVerbs,
     SiteVerbs,
+    LeaseVerbs,
     ScheduleVerbs,
     BackfillVerbs,
     VersionVerbs,

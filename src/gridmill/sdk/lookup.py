@@ -26,6 +26,7 @@ class Noun(StrEnum):
     PROJECT = "project"
     SITE = "site"
     DEPLOYMENT = "deployment"
+    LEASE = "lease"
     PIPELINE = "pipeline"
     SCHEDULE = "schedule"
     BACKFILL = "backfill"
@@ -46,6 +47,7 @@ LISTED: Mapping[Noun, Callable[[Grid], Lists[Any]]] = {
     Noun.PROJECT: lambda grid: grid.projects,
     Noun.SITE: lambda grid: grid.sites,
     Noun.DEPLOYMENT: lambda grid: grid.deployments,
+    Noun.LEASE: lambda grid: grid.leases,
     Noun.PIPELINE: lambda grid: grid.pipelines,
     Noun.SCHEDULE: lambda grid: grid.schedules,
     Noun.BACKFILL: lambda grid: grid.backfills,
@@ -131,6 +133,8 @@ def find_noun(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  the no
             return grid.backfill(name)
         case Noun.SECRET:
             return grid.secret(name)
+        case Noun.LEASE:
+            return grid.lease(name)
         case _ if noun in ARTIFACTS:
             return _artifact(grid, noun, name)
         case _:

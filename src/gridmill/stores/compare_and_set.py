@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from gridmill.domain.deployment import Deployment
+from gridmill.domain.lease import Lease
 from gridmill.domain.run import Run
 from gridmill.errors import StaleVersionError
 from gridmill.ports.store import Change, Put, key_of
@@ -18,13 +19,17 @@ def numbers_used(changes: Iterable[Change]) -> dict[str, int]:
     """Returns, for each name, the highest number that the ids of the new records in `changes` contain."""
     used: dict[str, int] = {}
     for change in changes:
-        if isinstance(change, Put) and change.expected == 0 and isinstance(change.noun, (Run, Deployment)):
+        if (
+            isinstance(change, Put)
+            and change.expected == 0
+            and isinstance(change.noun, (Run, Deployment, Lease))
+        ):
             for name, number in _numbers(change.noun):
                 used[name] = max(number, used.get(name, 0))
     return used
 
 
-def _numbers(noun: Run | Deployment) -> Iterator[tuple[str, int]]:
+def _numbers(noun: Run | Deployment | Lease) -> Iterator[tuple[str, int]]:
     name, _, number = noun.id.rpartition("-")
     if number.isdecimal():
         yield name, int(number)

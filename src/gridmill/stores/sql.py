@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from gridmill.domain.deployment import Deployment
+from gridmill.domain.lease import Lease
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.usage import StoreSpace
@@ -373,7 +374,7 @@ class SqlStore:
         used, damaged = self._read_counters()
         # if the counters are damaged, the remaining records show which numbers are used up at least
         if damaged:
-            nouns = [record.noun for kind in (Run, Deployment) for record in self.list(kind)]
+            nouns = [record.noun for kind in (Run, Deployment, Lease) for record in self.list(kind)]
             least = numbers_used(Put(noun=noun, expected=0) for noun in nouns)
             used |= {name: max(number, used.get(name, 0)) for name, number in least.items()}
         return used

@@ -39,6 +39,8 @@ from gridmill.domain.comparison import (
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobSize
+from gridmill.domain.lease import LeaseState
+from gridmill.domain.lease_cost import CostBy, CostRow, LeaseView
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.project import Project, ProjectView
@@ -316,7 +318,37 @@ class FakeBackfills(FakeSchedules):
 
 
 @dataclass(slots=True)
-class FakeVersions(FakeBackfills):
+class FakeRenting(FakeBackfills):
+    """Implements `gridmill.ports.grid.Renting`. Leases are added to `kept_leases`."""
+
+    kept_leases: dict[str, LeaseView] = field(default_factory=dict)
+    kept_costs: tuple[CostRow, ...] = ()
+
+    def leases(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[LeaseView]:
+        """See Renting."""
+        request = page_request(tuple, "leases", limit, cursor)
+        return page_by_names(request, self.kept_leases.values(), lambda view: (view.id,))
+
+    def lease(self, lease_id: str) -> LeaseView:
+        """See Renting."""
+        if lease_id not in self.kept_leases:
+            raise NotFoundError(f"there is no lease {lease_id!r}")
+        return self.kept_leases[lease_id]
+
+    def stop_lease(self, lease_id: str) -> LeaseView:
+        """See Renting."""
+        view = self.lease(lease_id)
+        stopped = replace(view.lease, state=LeaseState.RELEASING, reason="stopped by a user")
+        self.kept_leases[lease_id] = replace(view, lease=stopped)
+        return self.kept_leases[lease_id]
+
+    def costs(self, *, by: CostBy = CostBy.PROJECT, month: str = "") -> tuple[CostRow, ...]:
+        """See Renting."""
+        return self.kept_costs
+
+
+@dataclass(slots=True)
+class FakeVersions(FakeRenting):
     """Implements `gridmill.ports.grid.Versions` with dicts."""
 
     calls: list[str] = field(default_factory=list)

@@ -9,6 +9,7 @@ from gridmill.domain.backfill import Backfill, Chunk
 from gridmill.domain.command import CommandSpec
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.job import Job, JobKind, JobSize
+from gridmill.domain.lease import LaunchTry, Lease, LeaseState, LeaseUse, RentalTerms, TryState
 from gridmill.domain.pipeline import Origin, Pipeline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.project import Project
@@ -110,6 +111,35 @@ def a_deployment(number: int = 1, *, state: DeploymentState = DeploymentState.UP
         pods=(pod,),
         keep_seconds=300.0,
         created=7.0,
+    )
+
+
+def a_lease(number: int = 1, *, state: LeaseState = LeaseState.READY) -> Lease:
+    """Returns a lease at the site `aws` with one try."""
+    launch_try = LaunchTry(
+        number=1,
+        token=f"grid-lease-{number}-1",
+        region="us-east-1",
+        zone="us-east-1a",
+        instance_type="g5.xlarge",
+        price_micros=1_006_000,
+        state=TryState.CONFIRMED,
+        machine_id=f"i-{number}",
+        at=1e9 + 0.125,
+        confirmed=1e9 + 2.5,
+    )
+    return Lease(
+        id=f"lease-{number}",
+        provider="aws",
+        owner="grid",
+        resource="trainers",
+        deployment_id="trainers-1",
+        pod_id="trainers-1.0",
+        state=state,
+        terms=RentalTerms(instance_type="g5.xlarge", max_cost_micros=10**13),
+        needs_gpus=1,
+        tries=(launch_try,),
+        uses=(LeaseUse(month="2026-11", project="default", run_id="weather-1", job="work", seconds=0.1),),
     )
 
 
@@ -216,6 +246,7 @@ def one_of_each() -> tuple[Noun, ...]:
         a_project(),
         a_measurement(),
         a_secret(),
+        a_lease(),
     )
 
 

@@ -10,6 +10,7 @@ from gridmill.api.app import make_app
 from gridmill.domain.artifact import Alias, ArtifactKind
 from gridmill.domain.backfill import Backfill, Chunk
 from gridmill.domain.job import CommandSpec, Job, JobKind
+from gridmill.domain.lease_cost import CostBy
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import Project
 from gridmill.domain.resource import Resource
@@ -37,6 +38,7 @@ SAMPLES: dict[str, Any] = {
     "attempt": "demo-1.a.1",
     "backfill": Backfill(name="demo", begins="2024-01-01", ends="2024-02-01"),
     "before": "demo/a@1",
+    "by": CostBy.RUN,
     "bundle": "0123abcd" * 8,
     "change": SinkChange(verb=AlterVerb.ADD, part=SinkPart.METRIC, key="n", text="count(*)"),
     "chunks": (Chunk(pipeline=PIPELINE, begins="2024-01-01", ends="2024-02-01"),),
@@ -50,7 +52,9 @@ SAMPLES: dict[str, Any] = {
     "job": "a",
     "key": ("day", "shop & till"),
     "kind": ArtifactKind.MODEL,
+    "lease_id": "lease-3",
     "limit": 7,
+    "month": "2026-11",
     "name": "demo",
     "only": ("a", "b"),
     "path": "/tmp/über folder/a.zip",

@@ -5,12 +5,14 @@ from typing import get_args
 
 import pytest
 
+from gridmill.domain.lease import LeaseState
 from gridmill.domain.states import AttemptState, DeploymentState, JobState, RunState
 from gridmill.ports.store import Delete, Noun, Put, is_live, key_of, parent_of
 from gridmill.stores.compare_and_set import numbers_used, rounds
 from gridmill.testing.store_samples import (
     a_deployment,
     a_job_run,
+    a_lease,
     a_resource,
     a_run,
     an_artifact,
@@ -44,6 +46,8 @@ def test_keys_and_parents():
         "Provenance": (f"weather/model#{'f' * 64}", "weather/model"),
         "Origin": ("weather", ""),
         "Measurement": ("weather-1.work.1", "training/lstm"),
+        "Lease": ("lease-1", "aws"),
+        "Secret": ("db-password", ""),
     }
 
 
@@ -58,6 +62,7 @@ def test_what_is_live_by_its_class():
         "Pipeline",
         "Provenance",
         "CodeList",
+        "Secret",
     }
     assert all(is_live(a_job_run(state=state)) for state in JobState)
 
@@ -68,18 +73,20 @@ def test_what_is_live_by_its_class():
         (lambda state: a_run(state=state), {RunState.ACTIVE, RunState.STOPPING}),
         (lambda state: an_attempt(state=state), {AttemptState.PLACED, AttemptState.RUNNING}),
         (lambda state: a_deployment(state=state), {*DeploymentState} - {DeploymentState.GONE}),
+        (lambda state: a_lease(state=state), {*LeaseState} - {LeaseState.CLOSED}),
     ],
-    ids=["run", "attempt", "deployment"],
+    ids=["run", "attempt", "deployment", "lease"],
 )
 def test_what_is_live_by_its_state(make, live):
     states = type(next(iter(live)))
     assert {state for state in states if is_live(make(state))} == live
 
 
-def test_only_new_runs_and_deployments_use_up_numbers():
-    new = [Put(noun=noun, expected=0) for noun in (a_run(4), a_run(2), a_deployment(7), an_artifact(9))]
+def test_only_new_runs_deployments_and_leases_use_up_numbers():
+    nouns = (a_run(4), a_run(2), a_deployment(7), an_artifact(9), a_lease(3))
+    new = [Put(noun=noun, expected=0) for noun in nouns]
     old = [Put(noun=a_run(11), expected=3), Delete(noun=type(a_run()), key="weather-12", expected=1)]
-    assert numbers_used([*new, *old]) == {"weather": 4, "order": 4, "trainers": 7}
+    assert numbers_used([*new, *old]) == {"weather": 4, "order": 4, "trainers": 7, "lease": 3}
     assert numbers_used([Put(noun=replace(a_run(1), id="odd"), expected=0)]) == {"order": 1}
 
 

@@ -12,6 +12,7 @@ from gridmill.control.usecases.advice import AdviceUseCases
 from gridmill.control.usecases.archives import ArchiveUseCases
 from gridmill.control.usecases.backfills import BackfillUseCases
 from gridmill.control.usecases.disk import DiskUseCases
+from gridmill.control.usecases.leases import LeaseUseCases
 from gridmill.control.usecases.pipelines import PipelineUseCases
 from gridmill.control.usecases.projects import ProjectUseCases
 from gridmill.control.usecases.resources import ResourceUseCases
@@ -61,6 +62,7 @@ class Service(
     RunUseCases,
     ResourceUseCases,
     SiteUseCases,
+    LeaseUseCases,
     PipelineUseCases,
     BackfillUseCases,
     AdviceUseCases,

@@ -1,0 +1,206 @@
+"""This module compares the leases of a site with the list of machines that the provider returned.
+
+The list may lag behind: a machine that is missing in a list counts as absent only if the list is newer than
+the last sign of the machine by more than the lag of the provider.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import field
+
+from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.lease import LaunchTry, Lease, LeaseState, TryProblem, TryState, with_try
+from gridmill.domain.machine import Leftover, Machine, MachineState, ProviderTraits
+from gridmill.domain.rental_estimate import show_money
+from gridmill.scheduler.rental_calls import Action, Call, Calls
+from gridmill.scheduler.rental_choice import Market, price_of
+from gridmill.scheduler.rental_results import confirmed
+
+MOST_REPEATS = 3
+"""A request without an answer is repeated this many times before another machine is requested. Another
+machine is requested only if the provider does not list the machine of the request."""
+FIRST_LIST_SECONDS, LONGEST_LIST_SECONDS = 2.0, 30.0
+"""The shortest and the longest time between two lists while a lease changes."""
+READY_LIST_SECONDS = 20.0
+"""The time between two lists while all machines are ready. A machine that somebody ends at the provider is
+noticed within a minute."""
+IDLE_LIST_SECONDS, STRANGER_LIST_SECONDS = 600.0, 60.0
+"""The time between two lists while there is no open lease, without and with machines that belong to no
+lease."""
+CALLS_PER_LIST = 4
+"""If the provider limits the calls, at most one of this number of calls is a list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineList:
+    """A complete list of the machines and leftovers of a grid. `at` is the Unix time at which the request for
+    the list began."""
+
+    at: float
+    machines: tuple[Machine, ...] = ()
+    leftovers: tuple[Leftover, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sightings:
+    """The last signs of machines since the control node started at the Unix time `started`. `sent` has the
+    time at which the last request of a token ended, `repeats` the number of its requests, and `seen` the time
+    of the last list that had a machine with the token."""
+
+    started: float
+    sent: Mapping[str, float] = field(default_factory=dict)
+    repeats: Mapping[str, int] = field(default_factory=dict)
+    seen: Mapping[str, float] = field(default_factory=dict)
+
+    def sent_at(self, token: str) -> float:
+        """Return the time after which the provider has received no request with the token. A request of an
+        earlier process of the control node was sent before `started`. The time in the record of the try is
+        not used, because the clock may have been set back."""
+        return self.sent.get(token, self.started)
+
+    def seen_at(self, token: str) -> float:
+        """Return the time of the last sign of a machine with the token."""
+        return max(self.sent_at(token), self.seen.get(token, self.started))
+
+
+def reconcile(
+    lease: Lease,
+    latest: MachineList | None,
+    sightings: Sightings,
+    calls: Calls,
+    traits: ProviderTraits,
+    now: float,
+) -> Lease:
+    """Return the lease with the states of its tries as the provider's list shows them."""
+    if latest is None:
+        return lease
+    for number in [one.number for one in lease.tries]:
+        one = next(each for each in lease.tries if each.number == number)
+        machine = _listed(one, lease, latest.machines)
+        if machine is not None:
+            lease = _seen(lease, one, machine, now)
+        elif not calls.is_running(Call.LAUNCH, one.token):
+            is_missing = latest.at >= sightings.seen_at(one.token) + traits.list_lag_seconds
+            repeats = sightings.repeats.get(one.token, 0)
+            lease = _missing(lease, one, repeats, now) if is_missing else lease
+    return lease
+
+
+def _listed(one: LaunchTry, lease: Lease, machines: Iterable[Machine]) -> Machine | None:
+    """Return the machine of a try: the machine that is already known, or the first machine that has not
+    ended."""
+    own = [each for each in machines if each.token == one.token and each.lease == lease.id]
+    own += [each for each in machines if each.id == one.machine_id and each not in own]
+    if one.machine_id:
+        return next((each for each in own if each.id == one.machine_id), None)
+    return min(own, key=lambda each: (each.state is MachineState.ENDED, each.id), default=None)
+
+
+def _seen(lease: Lease, one: LaunchTry, machine: Machine, now: float) -> Lease:
+    if one.state is TryState.ENDED:
+        return lease
+    if one.state is not TryState.CONFIRMED:
+        lease, one = confirmed(lease, one, machine, now)
+    going = machine.state in (MachineState.STOPPING, MachineState.STOPPED, MachineState.ENDED)
+    if going and one.problem is None and one.end_accepted is None and lease.state is not LeaseState.RELEASING:
+        one = replace(one, problem=_end_of(one, machine), message=machine.reason or machine.native_state)
+    if machine.state is MachineState.ENDED:
+        one = replace(one, state=TryState.ENDED, ended=now, message=one.message or machine.reason)
+    return with_try(lease, one)
+
+
+def _end_of(one: LaunchTry, machine: Machine) -> TryProblem:
+    words = f"{machine.reason} {machine.native_state}".lower()
+    if one.spot and ("spot" in words or "preempt" in words):
+        return TryProblem.INTERRUPTED
+    return TryProblem.ENDED
+
+
+def _missing(lease: Lease, one: LaunchTry, repeats: int, now: float) -> Lease:
+    """Return the lease after a list that does not have the machine of a try, although the machine would be in
+    the list. The end of a confirmed machine is recorded only after the provider has accepted the request to
+    end it."""
+    if one.state is TryState.WRITTEN:
+        if lease.state is not LeaseState.RELEASING and repeats < MOST_REPEATS:
+            return lease
+        return with_try(lease, replace(one, state=TryState.ABSENT, ended=now))
+    if one.state is not TryState.CONFIRMED:
+        return lease
+    if one.end_accepted is not None:
+        return with_try(lease, replace(one, state=TryState.ENDED, ended=now))
+    if lease.state is LeaseState.RELEASING or one.problem is not None:
+        return lease
+    message = "the provider does not list it any more"
+    return with_try(lease, replace(one, problem=TryProblem.ENDED, message=message))
+
+
+def strangers(
+    site: str, market: Market, latest: MachineList | None, leases: Sequence[Lease], closed: Set[str]
+) -> tuple[Mapping[str, str], tuple[Action, ...]]:
+    """Return the problems with machines that belong to no lease, by machine, and the actions that end
+    machines of closed leases and second machines of one request. A machine whose lease is not in the store is
+    not ended, because the store may be an old copy."""
+    problems: dict[str, str] = {}
+    actions: list[Action] = []
+    if latest is None:
+        return problems, ()
+    by_id = {lease.id: lease for lease in leases}
+    for machine in latest.machines:
+        if machine.state is MachineState.ENDED:
+            continue
+        lease = by_id.get(machine.lease)
+        if lease is None and machine.lease not in closed:
+            problems[machine.id] = _unknown(site, market, machine)
+        elif lease is None or _is_second(lease, machine):
+            actions.append(Action(call=Call.TERMINATE, key=machine.id, machine=machine))
+        elif all(machine.token != one.token for one in lease.tries):
+            problems[machine.id] = _unknown(site, market, machine)
+    for left in latest.leftovers:
+        if left.lease in closed:
+            actions.append(Action(call=Call.DELETE, key=left.id, leftover=left))
+        elif left.lease not in by_id and not any(one.lease == left.lease for one in latest.machines):
+            problems[left.id] = (
+                f"{left.kind} {left.id} in {left.region} at {site} has the tags of lease {left.lease or '?'},"
+                f" which is not in the store. `gridmill reap {site}` deletes it"
+            )
+    return problems, tuple(actions)
+
+
+def _is_second(lease: Lease, machine: Machine) -> bool:
+    """Return whether a try of the lease has another machine than this machine with the same token."""
+    return any(one.token == machine.token and one.machine_id not in ("", machine.id) for one in lease.tries)
+
+
+def _unknown(site: str, market: Market, machine: Machine) -> str:
+    offer = next(
+        (
+            one
+            for one in market.offers
+            if (one.region, one.instance_type) == (machine.region, machine.instance_type)
+        ),
+        None,
+    )
+    price = None if offer is None else price_of(offer, spot=machine.spot)
+    costs = "an unknown amount" if offer is None or price is None else show_money(price, offer.currency)
+    return (
+        f"machine {machine.id} ({machine.instance_type} in {machine.zone or machine.region}) at {site} has"
+        f" the tags of lease {machine.lease or '?'}, which is not in the store: it costs {costs} per hour."
+        f" `gridmill reap {site}` ends it"
+    )
+
+
+def list_interval(leases: Iterable[Lease], latest: MachineList, traits: ProviderTraits, now: float) -> float:
+    """Return the seconds between two lists of the provider: short while something changes, and longer with
+    age."""
+    waits = [_interval_of(lease, now) for lease in leases]
+    if not waits:
+        alive = any(one.state is not MachineState.ENDED for one in latest.machines)
+        waits = [STRANGER_LIST_SECONDS if alive else IDLE_LIST_SECONDS]
+    return max(min(waits), CALLS_PER_LIST * traits.call_gap_seconds)
+
+
+def _interval_of(lease: Lease, now: float) -> float:
+    if lease.state is LeaseState.READY:
+        return READY_LIST_SECONDS
+    last = lease.last_try
+    since = max(lease.opened, lease.release_asked or 0.0, last.at if last is not None else 0.0)
+    return min(LONGEST_LIST_SECONDS, max(FIRST_LIST_SECONDS, (now - since) / 15))

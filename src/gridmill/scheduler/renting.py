@@ -1,0 +1,386 @@
+"""This module decides what happens to the leases of a cloud site: which leases to open, which machines to
+request, prepare and end, and when a lease is closed.
+
+`decide` is a pure function. Its caller first commits the changed leases, and then executes the actions. Every
+action may be repeated. Two rules keep Gridmill from losing a machine: a lease requests another machine only
+after it is known that the machine of each earlier request does not exist, and a lease is closed only after a
+list of the provider that is newer than its lag shows nothing of the lease.
+"""
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import field
+from math import inf
+
+from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.lease import (
+    HOUR_SECONDS,
+    LaunchTry,
+    Lease,
+    LeaseState,
+    RentalTerms,
+    TryProblem,
+    TryState,
+    check_lease_move,
+    cost_bound_micros,
+)
+from gridmill.domain.machine import Machine, MachineState, ProviderTraits
+from gridmill.domain.states import DeploymentState, PodState
+from gridmill.scheduler.rental_calls import Action, Call, Calls, affordable
+from gridmill.scheduler.rental_choice import Candidate, Market, Refusal, choose, refusals_of
+from gridmill.scheduler.rental_list import (
+    MOST_REPEATS,
+    MachineList,
+    Sightings,
+    list_interval,
+    reconcile,
+    strangers,
+)
+from gridmill.scheduler.rental_results import faulty
+
+BOOT_SECONDS = 900.0
+"""A machine that is not ready this many seconds after its start is replaced."""
+RELEASE_SECONDS = 60.0
+"""A machine is ended this many seconds before its cost reaches the limit, because the provider bills it
+until it has ended."""
+
+
+LIMIT_OF_TIME = "the longest rental time (max_hours) is reached"
+LIMIT_OF_MONEY = "the highest cost (max_cost) is reached"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentingSituation:
+    """Everything on which the decisions about the leases of one site depend.
+
+    `leases` are the open leases of the site, and `closed` the ids of closed leases among those that the
+    provider's list names. `terms` has the terms of each resource at the site. `halted` has the reasons why no
+    further machine is rented for a resource, such as a used budget. `calls` are the calls that run or that
+    have to wait. `latest` is the last list of the provider.
+    """
+
+    site: str
+    owner: str
+    traits: ProviderTraits
+    market: Market
+    deployments: tuple[Deployment, ...] = ()
+    leases: tuple[Lease, ...] = ()
+    closed: Set[str] = frozenset()
+    terms: Mapping[str, RentalTerms] = field(default_factory=dict)
+    halted: Mapping[str, str] = field(default_factory=dict)
+    latest: MachineList | None = None
+    sightings: Sightings
+    calls: Calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewLease:
+    """A decision to open a lease for a pod."""
+
+    deployment_id: str
+    pod_id: str
+    resource: str
+    terms: RentalTerms
+    cpus: float
+    memory_bytes: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTry:
+    """A decision to request a machine for a lease. The request is sent after the try is committed."""
+
+    lease_id: str
+    candidate: Candidate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentPlan:
+    """The decisions for one site. `changed` are the changed leases, `actions` the calls to execute after
+    their commit, and `strangers` the problems with machines that belong to no lease. `again_at` is the Unix
+    time at which the decisions may differ without an event."""
+
+    opened: tuple[NewLease, ...] = ()
+    changed: tuple[Lease, ...] = ()
+    tries: tuple[NewTry, ...] = ()
+    actions: tuple[Action, ...] = ()
+    strangers: Mapping[str, str] = field(default_factory=dict)
+    again_at: float = inf
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The decisions that were made so far."""
+
+    situation: RentingSituation
+    now: float
+    refusals: tuple[Refusal, ...]
+    tries: list[NewTry] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
+    again_at: float = inf
+
+    def wake_at(self, at: float) -> None:
+        self.again_at = min(self.again_at, at)
+
+
+def decide(situation: RentingSituation, now: float) -> RentPlan:
+    """Return the decisions for the time `now`. The function is pure: the same situation and time give the
+    same decisions."""
+    draft = _Draft(situation, now, refusals_of(situation.leases))
+    changed: list[Lease] = []
+    for lease in sorted(situation.leases, key=lambda one: (one.opened, len(one.id), one.id)):
+        after = _decide_lease(draft, lease)
+        if after != lease:
+            check_lease_move(lease, after.state)
+            changed.append(after)
+    unknown, ends = strangers(
+        situation.site, situation.market, situation.latest, situation.leases, situation.closed
+    )
+    draft.actions.extend(ends)
+    _list_machines(draft)
+    actions, later = affordable(draft.actions, situation.calls, situation.traits, now)
+    draft.wake_at(later)
+    return RentPlan(
+        opened=tuple(_new_leases(situation)),
+        changed=tuple(changed),
+        tries=tuple(draft.tries),
+        actions=actions,
+        strangers=unknown,
+        again_at=draft.again_at,
+    )
+
+
+def _list_machines(draft: _Draft) -> None:
+    situation = draft.situation
+    latest = situation.latest
+    due = draft.now
+    if latest is not None:
+        due = latest.at + list_interval(situation.leases, latest, situation.traits, draft.now)
+    draft.wake_at(due)
+    if due <= draft.now:
+        draft.actions.append(Action(call=Call.LIST, key=situation.site))
+
+
+def _new_leases(situation: RentingSituation) -> Iterator[NewLease]:
+    """Return the leases of starting pods without a lease. No lease is opened before the provider's list was
+    read once, because the ids of leases in an old store may be in use at the provider."""
+    if situation.latest is None:
+        return
+    rented = {lease.pod_id for lease in situation.leases}
+    for deployment in situation.deployments:
+        terms = situation.terms.get(deployment.resource)
+        if terms is None or deployment.state not in (DeploymentState.STARTING, DeploymentState.UP):
+            continue
+        if deployment.resource in situation.halted:
+            continue
+        for pod in deployment.pods:
+            if pod.state is PodState.STARTING and pod.id not in rented:
+                yield _lease_for(deployment, pod, terms)
+
+
+def _lease_for(deployment: Deployment, pod: Pod, terms: RentalTerms) -> NewLease:
+    return NewLease(
+        deployment_id=deployment.id,
+        pod_id=pod.id,
+        resource=deployment.resource,
+        terms=terms,
+        cpus=pod.capacity.cpus,
+        memory_bytes=pod.capacity.memory_bytes,
+        gpus=pod.capacity.gpus,
+    )
+
+
+def _decide_lease(draft: _Draft, lease: Lease) -> Lease:
+    """Return the lease after this decision, and add its actions to the draft."""
+    situation, was = draft.situation, lease.state
+    lease = reconcile(
+        lease, situation.latest, situation.sightings, situation.calls, situation.traits, draft.now
+    )
+    if lease.state not in (LeaseState.RELEASING, LeaseState.CLOSED):
+        reason = _why_release(draft, lease)
+        if reason:
+            lease = releasing(lease, reason, draft.now)
+    if lease.state is not LeaseState.RELEASING:
+        return _go_on(draft, lease)
+    after = _release(draft, lease)
+    if after.state is LeaseState.CLOSED and was is not LeaseState.RELEASING and lease.tries:
+        draft.wake_at(draft.now)  # the reason of the release becomes visible in a commit of its own
+        return lease
+    return after
+
+
+def releasing(lease: Lease, reason: str, now: float) -> Lease:
+    """Return the lease with the decision to end its machine. The first reason stays."""
+    if lease.state in (LeaseState.RELEASING, LeaseState.CLOSED):
+        return lease
+    return replace(lease, state=LeaseState.RELEASING, reason=reason, release_asked=now, problem="")
+
+
+def _why_release(draft: _Draft, lease: Lease) -> str:
+    """Return the reason why the machine of a lease must end now. The result is empty if the lease goes
+    on."""
+    return _limit_reached(draft, lease) or _ended_outside(lease) or _not_needed(draft, lease)
+
+
+def _limit_reached(draft: _Draft, lease: Lease) -> str:
+    terms, now = lease.terms, draft.now
+    begins = [one.confirmed for one in lease.tries if one.confirmed is not None]
+    if begins:
+        draft.wake_at(min(begins) + terms.max_seconds)
+        if now >= min(begins) + terms.max_seconds:
+            return LIMIT_OF_TIME
+    if terms.max_cost_micros is not None and lease.machine_try is not None:
+        left = terms.max_cost_micros - cost_bound_micros(lease, now + RELEASE_SECONDS)
+        if left < 0:
+            return LIMIT_OF_MONEY
+        price = lease.machine_try.price_micros or terms.max_price_micros or 1
+        draft.wake_at(now + max(1.0, left * HOUR_SECONDS / price))
+    return ""
+
+
+def _ended_outside(lease: Lease) -> str:
+    """Return the reason if the machine has ended although Gridmill did not end it. A spot machine that was
+    interrupted before it was ready is replaced instead."""
+    last = lease.last_try
+    if last is None or last.problem not in (TryProblem.ENDED, TryProblem.INTERRUPTED):
+        return ""
+    if last.problem is TryProblem.INTERRUPTED and lease.state is not LeaseState.READY:
+        return ""
+    what = "the spot machine was interrupted by the provider"
+    if last.problem is TryProblem.ENDED:
+        what = "the machine was ended at the provider, not by Gridmill"
+    return f"{what}: {last.message}" if last.message else what
+
+
+def _not_needed(draft: _Draft, lease: Lease) -> str:
+    deployment = next((one for one in draft.situation.deployments if one.id == lease.deployment_id), None)
+    reason = ""
+    if deployment is None:
+        reason = "its deployment has ended"
+    elif deployment.state in (DeploymentState.RELEASING, DeploymentState.GONE):
+        reason = f"its deployment is released: {deployment.message}".removesuffix(": ")
+    else:
+        pod = next((one for one in deployment.pods if one.id == lease.pod_id), None)
+        if pod is None or pod.state is PodState.GONE:
+            reason = f"its pod has ended: {pod.message if pod is not None else ''}".removesuffix(": ")
+    if reason and lease.failed is not None and lease.state is LeaseState.READY:
+        kept_until = lease.failed + lease.terms.keep_on_failure_seconds
+        if draft.now < kept_until:
+            draft.wake_at(kept_until)
+            return ""
+    return reason
+
+
+def _go_on(draft: _Draft, lease: Lease) -> Lease:
+    """Bring a lease that is still needed closer to a machine that is ready."""
+    unresolved = [one for one in lease.tries if not one.is_resolved]
+    for one in unresolved:
+        if one.state is TryState.CONFIRMED and one.problem is not None:
+            _terminate(draft, lease, one)
+    usable = [one for one in unresolved if one.problem is None]
+    if usable:
+        return _use(draft, lease, usable[-1])
+    if unresolved:
+        return lease
+    return _next_try(draft, lease)
+
+
+def _use(draft: _Draft, lease: Lease, one: LaunchTry) -> Lease:
+    if one.state is TryState.WRITTEN:
+        # after the last repeat, only the provider's list can show whether the machine exists
+        if draft.situation.sightings.repeats.get(one.token, 0) < MOST_REPEATS:
+            draft.actions.append(Action(call=Call.LAUNCH, key=one.token, lease=lease, launch_try=one))
+        return lease
+    if lease.state is LeaseState.LAUNCHING:
+        lease = replace(lease, state=LeaseState.BOOTING)
+    if lease.state is LeaseState.READY:
+        return lease
+    late_at = (one.confirmed or draft.now) + BOOT_SECONDS
+    draft.wake_at(late_at)
+    if draft.now >= late_at:
+        return faulty(lease, one.token, f"it was not ready {BOOT_SECONDS / 60:.0f} minutes after its start")
+    machine = machine_of(lease, one, draft.situation.latest)
+    draft.actions.append(Action(call=Call.PREPARE, key=one.token, lease=lease, machine=machine))
+    return lease
+
+
+def _next_try(draft: _Draft, lease: Lease) -> Lease:
+    situation = draft.situation
+    if lease.resource in situation.halted:
+        return releasing(lease, situation.halted[lease.resource], draft.now)
+    choice = choose(lease, situation.market, draft.refusals, draft.now)
+    if choice.again_at is not None:
+        draft.wake_at(choice.again_at)
+    if choice.hopeless:
+        return releasing(replace(lease, hopeless=True), choice.why, draft.now)
+    if choice.candidate is None:
+        return replace(lease, problem=choice.why)
+    draft.tries.append(NewTry(lease_id=lease.id, candidate=choice.candidate))
+    draft.wake_at(draft.now)
+    return replace(lease, problem="")
+
+
+def _terminate(draft: _Draft, lease: Lease, one: LaunchTry) -> None:
+    machine = machine_of(lease, one, draft.situation.latest)
+    draft.actions.append(Action(call=Call.TERMINATE, key=machine.id, lease=lease, machine=machine))
+
+
+def _release(draft: _Draft, lease: Lease) -> Lease:
+    """End everything of a lease. The lease is closed if the provider's list shows that nothing is left."""
+    situation, latest = draft.situation, draft.situation.latest
+    draft.actions.append(Action(call=Call.FORGET, key=lease.id, lease=lease))
+    for one in lease.tries:
+        if one.state is TryState.CONFIRMED:
+            _terminate(draft, lease, one)
+    if not lease.tries:
+        return _closed(lease, draft.now)
+    if latest is None or not all(one.is_resolved for one in lease.tries):
+        return lease
+    left = [each for each in latest.leftovers if each.lease == lease.id]
+    lease = replace(lease, leftovers=tuple(sorted(each.id for each in left)))
+    draft.actions.extend(Action(call=Call.DELETE, key=each.id, leftover=each) for each in left)
+    if left or _is_listed(lease, latest) or not _is_settled(situation, lease, latest):
+        return lease
+    return _closed(lease, draft.now)
+
+
+def _is_listed(lease: Lease, latest: MachineList) -> bool:
+    tokens = {one.token for one in lease.tries}
+    return any(
+        one.lease == lease.id and one.token in tokens and one.state is not MachineState.ENDED
+        for one in latest.machines
+    )
+
+
+def _is_settled(situation: RentingSituation, lease: Lease, latest: MachineList) -> bool:
+    """Return whether the list is newer than every request of the lease by more than the lag of the
+    provider's lists."""
+    calls = situation.calls
+    if any(calls.is_running(Call.LAUNCH, one.token) for one in lease.tries):
+        return False
+    last = max(situation.sightings.sent_at(one.token) for one in lease.tries)
+    return latest.at >= last + situation.traits.list_lag_seconds
+
+
+def _closed(lease: Lease, now: float) -> Lease:
+    return replace(lease, state=LeaseState.CLOSED, closed=now, problem="", leftovers=())
+
+
+def machine_of(lease: Lease, one: LaunchTry, latest: MachineList | None) -> Machine:
+    """Return the machine of a confirmed try, as the provider listed it last. If the list does not have the
+    machine, its state is unknown."""
+    for machine in latest.machines if latest is not None else ():
+        if machine.id == one.machine_id:
+            return machine
+    return Machine(
+        id=one.machine_id,
+        provider=lease.provider,
+        region=one.region,
+        zone=one.zone,
+        instance_type=one.instance_type,
+        state=MachineState.UNKNOWN,
+        lease=lease.id,
+        owner=lease.owner,
+        token=one.token,
+        spot=one.spot,
+    )

@@ -1,0 +1,78 @@
+"""Leases and costs from the command line, on a grid in memory."""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.test_cli import Cli
+
+from gridmill.control.usecases.leases import view_of
+from gridmill.domain.frozen import replace
+from gridmill.domain.lease import LeaseState, TryProblem, TryState
+from gridmill.domain.lease_cost import CostRow
+from gridmill.errors import InputError
+from gridmill.sdk.client import Client
+from gridmill.sdk.discovery import OpenGrid, home_settings
+from gridmill.testing.fake_grid import FakeGrid
+from gridmill.testing.store_samples import a_lease
+
+OPENED = 1e9
+LEASE = replace(a_lease(), opened=OPENED, ready=OPENED + 60)
+
+
+class Renting(FakeGrid):
+    """A grid with an open lease and with costs."""
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Cli:
+    """A grid with an open lease and with costs."""
+    made = Cli(tmp_path, capfd)
+    view = view_of(LEASE, OPENED + 3602.5)
+    made.fake.kept_leases[view.id] = view
+    made.fake.kept_costs = (
+        CostRow(name="weather-1", currency="USD", micros=1_250_000, seconds=3600.0, leases=1),
+        CostRow(name="(no job)", currency="USD", micros=4_000, seconds=60.0, leases=1, unknown=2),
+    )
+    return made
+
+
+def test_leases_are_listed_shown_and_stopped(cli: Cli) -> None:
+    assert cli("list", "leases") == 0
+    assert "lease-1  ready  g5.xlarge  us-east-1a  trainers-1" in cli.out
+    assert "1.01 USD" in cli.out
+    assert cli("show", "lease", "lease-1") == 0
+    assert "i-1 (g5.xlarge in us-east-1a)" in cli.out
+    assert "1.01 USD per hour" in cli.out
+    assert "gridmill stop lease lease-1" in cli.out
+    assert cli("stop", "lease", "lease-1") == 0
+    assert cli.out == "lease lease-1 releasing\n"
+    assert cli.json("show", "lease", "lease-1")["lease"]["reason"] == "stopped by a user"
+    assert cli("show", "lease", "lease-9") != 0
+    assert "there is no lease 'lease-9'" in cli.err
+
+
+def test_costs_have_a_total_and_name_what_is_not_included(cli: Cli) -> None:
+    assert cli("costs", "--by", "run") == 0
+    assert "weather-1  1 h 00 m" in cli.out
+    assert "total: 1.25 USD" in cli.out
+    assert "2 leases whose price is unknown" in cli.err
+    assert cli.json("costs")[0]["micros"] == 1_250_000
+
+
+def test_the_client_names_the_ways_to_group_costs(tmp_path: Path) -> None:
+    grid = OpenGrid(grid=FakeGrid(), close=lambda: None)
+    with Client(home_settings(tmp_path), dial=lambda: grid) as client, pytest.raises(InputError) as raised:
+        client.costs("week")
+    assert "'week' is not a way" in str(raised.value)
+
+
+def test_the_view_of_a_lease_names_what_happens() -> None:
+    refused = replace(LEASE.tries[0], state=TryState.REFUSED, problem=TryProblem.NO_MACHINE)
+    waiting = replace(LEASE, state=LeaseState.LAUNCHING, tries=(refused,), problem="no machine: none free")
+    view = view_of(waiting, OPENED)
+    assert view.phase == "a machine is requested: no machine: none free"
+    assert view.price_micros is None
+    ending = replace(LEASE, state=LeaseState.RELEASING, release_asked=OPENED, reason="idle")
+    assert view_of(ending, OPENED).phase == "ending: idle"
+    closed = replace(ending, state=LeaseState.CLOSED, closed=OPENED + 10)
+    assert (view_of(closed, OPENED + 99).seconds, view_of(closed, OPENED + 99).command) == (10.0, "")
