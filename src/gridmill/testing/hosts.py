@@ -106,9 +106,9 @@ class Host:
                 pass_fds=(network.lifeline[0],),
                 start_new_session=True,
             )
-        self.init = _only_child(self._process.pid)
+        self.init = only_child(self._process.pid)
         self._plug_in()
-        _until(
+        wait_until(
             lambda: Path(f"/proc/{self.init}/root/run/host.ready").exists(), f"{self.name} boots: see {log}"
         )
         names = "".join(f"{host.address} {host.name}\n" for host in network.hosts.values())
@@ -217,7 +217,7 @@ def network(
         folder=folder,
         prefix=prefix,
         shared=tuple(map(str, shared)),
-        needed=_folders(*needed, sys.prefix, sys.base_prefix, *sys.path),
+        needed=existing_folders(*needed, *python_folders()),
         tag=tag,
         lifeline=os.pipe(),
     )
@@ -234,7 +234,7 @@ def network(
             os.close(end)
 
 
-def _folders(*paths: str | Path) -> tuple[str, ...]:
+def existing_folders(*paths: str | Path) -> tuple[str, ...]:
     """Returns the given folders that exist, each of them once. Parent folders come before their
     subfolders."""
     found = {Path(path).absolute() for path in paths if path and Path(path).is_dir()}
@@ -247,7 +247,13 @@ def _run(*words: str) -> None:
         raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
 
 
-def _only_child(pid: int) -> int:
+def python_folders() -> tuple[str, ...]:
+    """Returns the folders that this Python needs to run."""
+    return (sys.prefix, sys.base_prefix, *sys.path)
+
+
+def only_child(pid: int) -> int:
+    """Returns the pid of the only child of a process, and waits until there is one. Raises RuntimeError."""
     children = Path(f"/proc/{pid}/task/{pid}/children")
     found: list[str] = []
 
@@ -255,11 +261,12 @@ def _only_child(pid: int) -> int:
         found[:] = children.read_text().split()
         return bool(found)
 
-    _until(born, "the host's first process starts")
+    wait_until(born, "the host's first process starts")
     return int(found[0])
 
 
-def _until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Waits until a condition is true. Raises RuntimeError after some minutes."""
     until = time.monotonic() + _DEADLINE_SECONDS
     while not condition():
         if time.monotonic() > until:

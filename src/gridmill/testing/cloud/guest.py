@@ -1,0 +1,150 @@
+"""The scripts that make a set of namespaces a machine: its disk, its first process, its user and its sshd."""
+
+from gridmill.testing.cloud.cloud_init import BootPlan, boot_plan
+from gridmill.testing.cloud.machine_host import MachineSpec
+
+SSHD = "/usr/sbin/sshd"
+USER = "ubuntu"
+"""The user of the image.
+
+Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/managing-users.html
+"""
+HOME = f"/home/{USER}"
+
+BOOT = r"""
+set -e
+R=$1; NAME=$2
+mount --make-rprivate /
+mkdir -p "$R"
+mount -t tmpfs -o size=8g,mode=755 "disk" "$R"
+mkdir -p "$R/upper" "$R/work" "$R/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$R/upper,workdir=$R/work" "$R/root"
+cd "$R/root"
+for d in dev sys; do mount --rbind /$d $d; done
+mount -t tmpfs -o mode=1777,size=4g shm dev/shm
+mount -t proc proc proc
+mount -t tmpfs -o mode=755 run run
+for d in root home opt srv mnt tmp var/tmp; do  # what people have there is not on a new machine
+  mkdir -p "$d" "$R/own/$d" && mount --bind "$R/own/$d" "$d"
+done
+chmod 700 root; chmod 1777 tmp var/tmp
+while IFS= read -r p; do
+  [ -z "$p" ] || { [ -e ".$p" ] && [ "$(stat -c %d "$p")" = "$(stat -c %d /)" ]; } && continue
+  over=$R/over/$((at = ${at:-0} + 1))
+  mkdir -p ".$p" "$over/upper" "$over/work"
+  (cd "$p" && mount -t overlay overlay -o "lowerdir=.,upperdir=$over/upper,workdir=$over/work" "$R/root$p")
+done <<< "$NEEDED"
+mkdir -p .old; pivot_root . .old; cd /
+umount -l /.old
+rmdir /.old 2>/dev/null || true
+hostname "$NAME"
+rm -f /etc/resolv.conf; : > /etc/resolv.conf
+sed -i 's/^hosts:.*/hosts: files/' /etc/nsswitch.conf
+printf '127.0.0.1 localhost %s\n' "$NAME" > /etc/hosts
+echo "$NAME" > /etc/hostname
+mkdir -p /run/sshd /run/lock /var/lib/cloud/instance/scripts
+rm -rf /var/lib/cloud/instance/sem
+trap : TERM INT HUP
+trap 'exit 77' USR1  # shutdown: see FILES
+echo ready > /run/machine.ready
+while :; do read -r _ <&$LIFELINE; r=$?; [ $r -gt 128 ] || exit 0; done
+"""
+"""The first process of a machine, which makes its disk. It ends when the process of the test has ended in any
+way, and with exit code 77 when the machine shuts itself down."""
+
+FILES = r"""
+set -e
+USER=$1
+rm -f /etc/ssh/ssh_host_*  # those of this computer
+for name in shutdown poweroff halt; do rm -f /usr/sbin/$name /sbin/$name /usr/bin/$name /bin/$name; done
+cat > /usr/sbin/poweroff << 'END'
+#!/bin/sh
+kill -USR1 1
+END
+cat > /usr/sbin/shutdown << 'END'
+#!/bin/sh
+# shutdown [-h|-P|-H] [now|+MINUTES|HH:MM] [MESSAGE]; shutdown -c
+pending=/run/shutdown.pid
+stop_pending() { [ ! -e $pending ] || kill "$(cat $pending)" 2>/dev/null; rm -f $pending; }
+while [ $# -gt 0 ]; do
+  case $1 in
+    -c) stop_pending; exit 0;;
+    -r|--reboot) echo 'shutdown: the simulated machine cannot reboot' >&2; exit 1;;
+    -*) shift;;
+    *) break;;
+  esac
+done
+case ${1:-+1} in
+  now|+0) exec /usr/sbin/poweroff;;
+  +[0-9]*) seconds=$(( ${1#+} * 60 ));;
+  [0-9]*:[0-9]*) seconds=$(( ( $(date -d "$1" +%s) - $(date +%s) + 86400 ) % 86400 ));;
+  *) echo "Failed to parse time specification: $1" >&2; exit 1;;
+esac
+stop_pending
+setsid sh -c "sleep ${seconds:-60}; exec /usr/sbin/poweroff" < /dev/null > /dev/null 2>&1 &
+echo $! > $pending
+END
+cat > /usr/bin/systemctl << 'END'
+#!/bin/sh
+case $1 in
+  poweroff|halt) exec /usr/sbin/poweroff;;
+  *) echo 'System has not been booted with systemd as init system (PID 1). Can not operate.' >&2; exit 1;;
+esac
+END
+cat > /usr/bin/cloud-init << 'END'
+#!/bin/sh
+[ "$1" = status ] || { echo 'cloud-init: the simulated machine has only `status`' >&2; exit 1; }
+while [ "$2" = --wait ] && [ ! -e /var/lib/cloud/instance/boot-finished ]; do sleep 0.1; done
+[ -e /var/lib/cloud/instance/boot-finished ] && echo 'status: done' || echo 'status: running'
+END
+cp /usr/sbin/poweroff /usr/sbin/halt
+chmod 755 /usr/sbin/poweroff /usr/sbin/halt /usr/sbin/shutdown /usr/bin/systemctl /usr/bin/cloud-init
+getent passwd "$USER" > /dev/null || {
+  if command -v sudo > /dev/null; then
+    useradd -m -s /bin/bash "$USER"
+    echo "$USER ALL=(ALL) NOPASSWD:ALL" > "/etc/sudoers.d/90-$USER"
+  else  # without sudo, the user is another name of root
+    groupadd -g 0 -o "$USER"
+    useradd -o -u 0 -g 0 -m -s /bin/bash "$USER"
+    cat > /usr/bin/sudo << 'END'
+#!/bin/sh
+while :; do case $1 in -n|-E|-H) shift;; --) shift; break;; *) break;; esac; done
+exec "$@"
+END
+    chmod 755 /usr/bin/sudo
+  fi
+  usermod -p '*' "$USER"
+}
+mkdir -p "/home/$USER/.ssh" /root/.ssh
+chown -R "$USER:$USER" "/home/$USER"
+chmod 700 "/home/$USER/.ssh" /root/.ssh
+"""
+"""Adds the commands that end a machine, and its user."""
+
+SSHD_CONFIG = r"""
+set -e
+if ! ls /etc/ssh/ssh_host_*_key > /dev/null 2>&1; then
+  ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/ssh_host_ed25519_key
+fi
+{
+  echo 'Port 22'
+  for key in /etc/ssh/ssh_host_*_key; do echo "HostKey $key"; done
+  echo 'PasswordAuthentication no'
+  echo 'KbdInteractiveAuthentication no'
+  echo 'PermitRootLogin prohibit-password'
+  echo 'UsePAM no'
+  echo 'UseDNS no'
+  echo 'MaxStartups 100:30:200'
+  echo 'MaxSessions 100'
+  echo 'Subsystem sftp internal-sftp'
+} > /etc/ssh/simulated_sshd_config
+echo "-----BEGIN SSH HOST KEY KEYS-----"
+for key in /etc/ssh/ssh_host_*_key; do ssh-keygen -y -f "$key"; done
+echo "-----END SSH HOST KEY KEYS-----"
+"""
+"""Writes the configuration of sshd, and the public host keys to the console, as cloud-init does."""
+
+
+def boots_with(spec: MachineSpec) -> BootPlan:
+    """Returns what a machine does at its first boot."""
+    return boot_plan(spec.user_data, [key for _, key in spec.public_keys], USER, HOME)
