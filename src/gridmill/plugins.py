@@ -47,13 +47,21 @@ SITES: Mapping[str, str] = {
     "slurm": "gridmill.sites.slurm.site:make",
     "ray": "gridmill.sites.ray.site:make",
     "cluster": "gridmill.sites.farm.site:make",
+    "cloud": "gridmill.sites.cloud.site:make",
     "simulated": "gridmill.testing.second_machine:make",
 }
 """The functions that open a site. Each of these functions takes Settings, a Site and Doors, and returns a
 SitePort. The function for `local` takes only the settings."""
+MACHINES: Mapping[str, str] = {
+    "join": "gridmill.sites.farm.join:join_machine",
+    "open": "gridmill.sites.farm.site:open_machine",
+}
+"""The functions with which a site uses the light server on one of its machines: `join` makes this home a
+tenant of the server, and `open` returns the SitePort of the machine."""
 WISHES: Mapping[str, str] = {
     "slurm": "gridmill.sites.slurm.settings:check_resource",
     "cluster": "gridmill.sites.farm.site:check_resource",
+    "cloud": "gridmill.sites.cloud.settings:check_resource",
 }
 """Functions that take a Resource and a Site and raise InputError if the resource has invalid settings. Such
 a function exists only for kinds of sites for which a resource can have settings."""
@@ -62,6 +70,7 @@ CHECKS: Mapping[str, str] = {
     "slurm": "gridmill.sites.slurm.commands:check_site",
     "ray": "gridmill.sites.ray.site:check_site",
     "cluster": "gridmill.sites.farm.site:check_site",
+    "cloud": "gridmill.sites.cloud.settings:check_site",
 }
 """Functions that take a Site and raise InputError for errors that can be found before the site is
 contacted."""
@@ -143,6 +152,7 @@ of the key file."""
 TABLES: Mapping[str, Mapping[str, str]] = {
     "jobs": JOBS,
     "sites": SITES,
+    "machines": MACHINES,
     "wishes": WISHES,
     "checks": CHECKS,
     "clouds": CLOUDS,

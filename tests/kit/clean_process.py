@@ -1,6 +1,7 @@
 """Jobs that fork, in a process of their own, as pods run them: not in one that has computed.
 
-A test's process has run libraries with threads (OpenMP, Arrow), and a child forked from it may crash in them.
+A test's process has run libraries with threads (OpenMP, Arrow), and a child forked from it may crash in
+them.
 """
 
 import contextlib

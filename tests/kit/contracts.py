@@ -66,8 +66,8 @@ def load_contracts(cache: Path) -> Contracts:
 
 
 def all_imports(contracts: Contracts, cache: Path) -> Mapping[str, frozenset[str]]:
-    """By own module, the own modules that it imports, in `if TYPE_CHECKING` and by names in strings too. Left
-    out is the package `gridmill` itself, which names what is public."""
+    """By own module, the own modules that it imports, in `if TYPE_CHECKING` and by names in strings too.
+    Left out is the package `gridmill` itself, which names what is public."""
     graph = grimp.build_graph("gridmill", cache_dir=str(cache))
     for importer, imported in named_modules(contracts):
         graph.add_import(importer=importer, imported=imported)

@@ -1,4 +1,5 @@
-"""A tiny control node's end for tests of pods: takes everything, acknowledges when told, keeps all events."""
+"""A tiny control node's end for tests of pods: takes everything, acknowledges when told, keeps all
+events."""
 
 import threading
 import time

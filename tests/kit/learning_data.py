@@ -53,8 +53,8 @@ def write_dataset(
     number: int = 1,
     **details: object,
 ) -> Artifact:
-    """The version `number` of the dataset of these columns in `files` files; every column but time, split and
-    label is a feature."""
+    """The version `number` of the dataset of these columns in `files` files; every column but time, split
+    and label is a feature."""
     uri = "datasets/d" if number == 1 else f"datasets/d-{number}"
     folder = root / uri
     folder.mkdir(parents=True)

@@ -1,4 +1,5 @@
-"""A run of the tests has a temporary folder of its own, and leaves nothing behind: no process, mount or file.
+"""A run of the tests has a temporary folder of its own, and leaves nothing behind: no process, mount or
+file.
 
 What it started is known by its environment, what it wrote by that folder. What has a place that all runs
 share - hard-coded names below /tmp, shared memory, network devices, control groups - is compared with what

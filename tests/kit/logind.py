@@ -40,8 +40,8 @@ def is_installed() -> bool:
 @dataclass
 class Logind:
     """`address` is that of the bus, `programs` a folder with `loginctl`, to be first in PATH. `sessions` by
-    their names: their properties as D-Bus has them. Change them at any time. While `answers` is False it says
-    nothing."""
+    their names: their properties as D-Bus has them. Change them at any time. While `answers` is False it
+    says nothing."""
 
     address: str
     programs: str

@@ -85,7 +85,8 @@ class Machines:
             self.started[name].wait(300)
 
     def crash(self, name: str) -> None:
-        """Kill `gridmill up` on alpha and that run's command at once: neither notices the other one's end."""
+        """Kill `gridmill up` on alpha and that run's command at once: neither notices the other one's
+        end."""
         both = ("up", name)
         self.alpha.run("kill", "-KILL", *((self.shared / f"{one}.pid").read_text().strip() for one in both))
         for one in both:

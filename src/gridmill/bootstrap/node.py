@@ -210,11 +210,14 @@ def _with_settings(control: Control, here: Site, gpu_shares: int, marks: Mapping
     return replace(here, settings={**here.settings, **shares, "store": mark or secrets.token_hex(8)})
 
 
-def open_site(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
-    """Opens a declared site and returns the interface to it (a `SitePort`). Raises InputError if the kind of
-    the site does not support a setting, NotFoundError if no plug-in provides this kind, and UnavailableError
-    if the site does not answer."""
-    port: SitePort = find("sites", site.kind.value)(settings, site, doors)
+def open_site(
+    settings: Settings, site: Site, doors: PodListeners, resolve: Callable[[str], str] | None = None
+) -> SitePort:
+    """Opens a declared site and returns the interface to it (a `SitePort`). `resolve` returns the value of a
+    secret, which only cloud sites need. Raises InputError if the kind of the site does not support a setting,
+    NotFoundError if no plug-in provides this kind, and UnavailableError if the site does not answer."""
+    secrets = (resolve,) if site.kind is SiteKind.CLOUD else ()
+    port: SitePort = find("sites", site.kind.value)(settings, site, doors, *secrets)
     return port
 
 
@@ -243,7 +246,7 @@ def _wire(
     control = _control(settings, store, site, links, warn, secret=home_secret(settings.home), owner=owner)
     control.alarms = None if embedded else ScheduleTimers()
     doors = HomeListeners(links, settings.home, control.clock.now)
-    control.open_site = lambda site: open_site(settings, site, doors)
+    control.open_site = lambda site: open_site(settings, site, doors, control.secrets.resolve)
     node = ControlNode(control)
     wakers.append(node.wake)
     control.background = ThreadRunner(node.wake)

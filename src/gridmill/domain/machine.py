@@ -40,7 +40,8 @@ class ProviderTraits:
     """The properties of a provider. After `list_lag_seconds`, a machine that the provider has started is in
     its lists. `launch_gap_seconds` is the shortest time between two launches, and `call_gap_seconds` the
     shortest time between two calls. `bills_stopped` means that a stopped machine still costs money. `charges`
-    are the prices of everything but the machine, or None if they are unknown."""
+    are the prices of everything but the machine, or None if they are unknown. `runs_user_data` means that
+    the machines run the user data of the request with cloud-init."""
 
     self_end: SelfEnd
     list_lag_seconds: float
@@ -50,6 +51,7 @@ class ProviderTraits:
     least_billed_seconds: float = 60.0
     bills_stopped: bool = True
     charges: Charges | None = None
+    runs_user_data: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

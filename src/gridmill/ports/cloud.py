@@ -151,7 +151,9 @@ class RentingSite(Protocol):
         can be repeated, and MachineFaultError if the machine must be replaced."""
 
     def use_leases(self, leases: Sequence[Lease]) -> None:
-        """Tell the site all open leases. Pods whose lease is READY start on its machine."""
+        """Tell the site all open leases. Pods whose lease is READY start on its machine. Pods whose lease is
+        RELEASING, or is no longer in the list, count as ended. Before the first call, the site knows nothing
+        about pods."""
 
     def forget_lease(self, lease: Lease) -> None:
         """Close the connections to the machine of a lease that is being released, and delete the keys of the

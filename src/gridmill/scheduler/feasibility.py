@@ -26,10 +26,10 @@ class RefusalReason(NamedTuple):
 
 
 def at(job: Job, pipeline: Pipeline, sites: Mapping[str, Site]) -> str | None:
-    """Return the site of a job or of its pipeline. A farm does not load sinks. If the site of a pipeline is
-    a farm, this grid loads the sinks of the pipeline at home."""
+    """Return the site of a job or of its pipeline. Farms and rented machines do not load sinks. If the site
+    of a pipeline is a farm or a provider of machines, this grid loads the sinks of the pipeline at home."""
     site = sites.get(pipeline.at or "")
-    stays = job.sink is not None and site is not None and site.kind == SiteKind.CLUSTER
+    stays = job.sink is not None and site is not None and site.kind in (SiteKind.CLUSTER, SiteKind.CLOUD)
     return job.at or (LOCAL if stays else pipeline.at)
 
 

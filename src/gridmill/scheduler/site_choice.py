@@ -160,7 +160,7 @@ def transfer_seconds(
     return None if pace is None else waits + size_bytes / pace.bytes_per_second
 
 
-ELSEWHERE = frozenset({SiteKind.CLUSTER})
+ELSEWHERE = frozenset({SiteKind.CLUSTER, SiteKind.CLOUD})
 """The kinds of sites to which data is transferred."""
 
 

@@ -62,6 +62,7 @@ class SshShell:
         self._socket = Path(self._folder.name) / "socket"
         self._master: subprocess.Popen[bytes] | None = None
         self._opening = threading.Lock()
+        self._closed = False
 
     def run(
         self, script: str, data: bytes | None = None, *, seconds: float = TIMEOUT_SECONDS
@@ -83,6 +84,8 @@ class SshShell:
         """Opens the SSH connection that all commands share. The connection is a child process of this
         process and ends with `close`."""
         with self._opening:
+            if self._closed:
+                raise UnavailableError(f"the connection to {self._target} was closed")
             if self._master is not None and self._master.poll() is None:
                 return
             keep = ("ServerAliveInterval=5", "ServerAliveCountMax=3", f"ConnectTimeout={_CONNECT_SECONDS}")
@@ -103,7 +106,7 @@ class SshShell:
     def _wait(self, master: subprocess.Popen[bytes], log: Path) -> None:
         until = time.monotonic() + _CONNECT_SECONDS + 5
         while not self._socket.exists():
-            if master.poll() is not None or time.monotonic() > until:
+            if master.poll() is not None or time.monotonic() > until or self._closed:
                 self._give_up()
                 why = last_line(log.read_text(errors="replace"))
                 raise UnavailableError(f"{self._target} cannot be reached over SSH: {why}", hint=self._hint)
@@ -118,9 +121,11 @@ class SshShell:
         self._socket.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Ends the connection."""
-        self._give_up()
-        self._folder.cleanup()
+        """Ends the connection. Commands that run now fail. May be repeated."""
+        self._closed = True
+        with self._opening:
+            self._give_up()
+            self._folder.cleanup()
 
 
 def run_command(

@@ -105,6 +105,7 @@ _UPDATES += "unattended-upgrades.service dnf-automatic.timer packagekit.service"
 job."""
 _ARM = """umask 077
 mkdir -p {watch} && cd {watch} || exit 1
+chmod 755 .. # the Unix users of jobs pass through this folder
 cat > watch.sh.new <<'GRIDMILL-END'
 {script}GRIDMILL-END
 cat > settings.new <<'GRIDMILL-END'

@@ -13,11 +13,18 @@ uptime() { read -r up _ < /proc/uptime; echo "${up%%.*}"; }
 number() { case $1 in '' | *[!0-9]*) echo "$2" ;; *) echo "$1" ;; esac; }
 store() { echo "$2" > "$1.new" && mv -f "$1.new" "$1"; }
 
+lives() { [ -e "$1/lock" ] && grep -q "FLOCK .*:$(stat -c %i "$1/lock") " /proc/locks; }
+
 busy() {  # whether an attempt runs in a pod that is alive, which means that the pod holds its lock
     for order in "$FARM"/farm/tenants/*/home/attempts/*/order.json; do
         [ -e "$order" ] || continue
-        for lock in "${order%/attempts/*}"/pods/*/lock; do
-            [ -e "$lock" ] && grep -q "FLOCK .*:$(stat -c %i "$lock") " /proc/locks && return 0
+        home=${order%/attempts/*}
+        attempt=${order%/order.json}
+        attempt=${attempt##*/}
+        for pod in "$home"/pods/*; do
+            # the files of an ended attempt stay until the control node has confirmed its end
+            grep -qs "^$attempt " "$pod/attempts" && lives "$pod" &&
+                ! grep -qs "\"attempt_id\":\"$attempt\",.*\"type\":\"ended\"" "$pod"/journal/* && return 0
         done
     done
     return 1

@@ -173,7 +173,7 @@ class _ConnectionPool:
 
 
 def _tunnel(at: FarmCredentials) -> Tunnel | None:
-    return Tunnel(at.ssh, at.host, at.port) if at.ssh else None
+    return Tunnel(at.ssh, at.host, at.port, at.ssh_options) if at.ssh else None
 
 
 class FarmClient:
@@ -490,5 +490,5 @@ def member(keeping: CredentialFiles, at: FarmCredentials | None = None) -> FarmC
     `at`. Raises InputError."""
     credentials = keeping.read()
     if at is not None:
-        credentials = replace(credentials, host=at.host, port=at.port, ssh=at.ssh)
+        credentials = replace(credentials, host=at.host, port=at.port, ssh=at.ssh, ssh_options=at.ssh_options)
     return FarmClient(credentials, keeping.certificate, keeping.key)

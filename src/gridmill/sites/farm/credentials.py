@@ -15,13 +15,15 @@ _FARM, _KEY, _CERTIFICATE = "farm.json", "tenant.key", "tenant.crt"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmCredentials:
     """The credentials for a farm: its address, the fingerprint of its certificate (SHA-256, hex), and the
-    token that the farm gave to this home."""
+    token that the farm gave to this home. If the farm is reached through SSH, `ssh` is the destination, and
+    `ssh_options` are further options of the program `ssh`."""
 
     host: str
     port: int
     fingerprint: str
     token: str
     ssh: str = ""
+    ssh_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,24 @@ def become_tenant(home: Path, name: str, controller: str, line: str) -> None:
         raise StorageError(f"cannot be written: {error.strerror}", place=str(kept.folder)) from error
 
 
+def join_machine(
+    folder: Path, home: Path, *, port: int, ssh: str, ssh_options: tuple[str, ...], line: str
+) -> None:
+    """Joins the farm on a machine that is reached through SSH, with a join line, and stores the credentials
+    in `folder`. The farm listens on the loopback address of the machine. If the farm was joined before, the
+    function does nothing. Raises InputError, UnavailableError, StorageError."""
+    kept = CredentialFiles(folder=folder)
+    if kept.is_kept:
+        return
+    at = FarmCredentials(
+        host="127.0.0.1", port=port, fingerprint="", token="", ssh=ssh, ssh_options=ssh_options
+    )
+    try:
+        _join(kept, tenant_name(home), at, line)
+    except OSError as error:
+        raise StorageError(f"cannot be written: {error.strerror}", place=str(folder)) from error
+
+
 def _join(kept: CredentialFiles, tenant: str, at: FarmCredentials, line: str) -> None:
     fingerprint, secret = read_line(line)
     _check_new(kept, fingerprint)

@@ -9,7 +9,7 @@ is called.
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -26,7 +26,7 @@ from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import Events, PodEvent, PodOrder
 from gridmill.domain.resource import Resource
 from gridmill.domain.route import Route, Staging, TransferRate
-from gridmill.domain.site import Node, NodeUtilization, Site, check_settings
+from gridmill.domain.site import Node, NodeUtilization, Site, SiteKind, check_settings
 from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError
 from gridmill.plugins import find
 from gridmill.ports.site import PodListeners, PodReport, PodStatus, SitePort
@@ -35,7 +35,7 @@ from gridmill.settings import Settings
 from gridmill.sites.farm import carrier_choice
 from gridmill.sites.farm.carrier_choice import bucket_of
 from gridmill.sites.farm.client import FarmClient, member
-from gridmill.sites.farm.credentials import keeping
+from gridmill.sites.farm.credentials import CredentialFiles, keeping
 from gridmill.sites.farm.inputs import changed_shares, missing_bytes
 from gridmill.sites.farm.join import read_controller, tenant_name
 from gridmill.sites.farm.relay import Relay, UndeliveredEvents, Words
@@ -470,6 +470,23 @@ def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
     farm_settings = read(site)
     kept = keeping(settings.home, site.name)
     farm = member(kept, read_controller(site.address) if site.address else None)
+    return _open(settings, site, kept, farm, farm_settings)
+
+
+def open_machine(settings: Settings, site: Site, folder: Path, lease_seconds: float) -> SitePort:
+    """Makes the site of the farm on one machine of a site of another kind. The home has joined this farm
+    with the credentials in `folder`. Settings of the site that a farm does not have are ignored. The pods
+    continue for `lease_seconds` without contact. Raises InputError."""
+    some = {name: value for name, value in site.settings.items() if name in SETTINGS and name != "lease"}
+    place = replace(site, kind=SiteKind.CLUSTER, settings=some, address=None)
+    kept = CredentialFiles(folder=folder)
+    settings_of_farm = replace(read(place), lease_seconds=max(lease_seconds, _LEAST_LEASE_SECONDS))
+    return _open(settings, place, kept, member(kept), settings_of_farm)
+
+
+def _open(
+    settings: Settings, site: Site, kept: CredentialFiles, farm: FarmClient, farm_settings: FarmSettings
+) -> SitePort:
     notes = kept.folder / "carried"
     there_and_back = carrier_choice.BucketEndpoints(farm, site, tenant_name(settings.home), kept.folder)
     carrying = HomeAttemptData(

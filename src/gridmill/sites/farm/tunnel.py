@@ -1,10 +1,12 @@
 """Opens an SSH tunnel to a farm with the user's own `ssh`, for farms whose only open port is the SSH
 port."""
 
+import shlex
 import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -66,9 +68,11 @@ class Tunnel:
     """An SSH tunnel from a Unix socket of this user to HOST:PORT. The machine `destination` resolves the
     name HOST."""
 
-    def __init__(self, destination: str, host: str, port: int) -> None:
-        """`destination` is USER@HOST, or ssh://USER@HOST:PORT."""
+    def __init__(self, destination: str, host: str, port: int, options: Sequence[str] = ()) -> None:
+        """`destination` is USER@HOST, or ssh://USER@HOST:PORT. `options` are further options of the program
+        `ssh`."""
         self._destination, self._target = destination, f"{host}:{port}"
+        self._options = tuple(options)
         self._ssh: _SshProcess | None = None
         self._failed: tuple[float, AwayError] | None = None
         self._lock = threading.Lock()
@@ -104,7 +108,8 @@ class Tunnel:
     def _start(self) -> _SshProcess:
         folder = Path(tempfile.mkdtemp(prefix="gmt"))
         socket, log = folder / "farm", (folder / "log").open("a+b")
-        ssh = ("ssh", "-N", "-L", f"{socket}:{self._target}", *_OPTIONS, "--", self._destination)
+        forward = ("-N", "-L", f"{socket}:{self._target}")
+        ssh = ("ssh", *forward, *_OPTIONS, *self._options, "--", self._destination)
         keeper = subprocess.Popen(
             ["sh", "-c", _KEEPER, "gridmill-ssh", str(folder), *ssh],
             stdin=subprocess.PIPE,
@@ -118,9 +123,10 @@ class Tunnel:
         until = time.monotonic() + _START_SECONDS
         while not way.is_open():
             if way.process.poll() is not None or time.monotonic() > until or self._closed:
+                words = ("ssh", *self._options, self._destination)
                 raise AwayError(
                     f"no SSH connection to {self._destination}: {way.last_line() or 'it does not answer'}",
-                    hint=f"Run `ssh {self._destination} true`: it must work without a password.",
+                    hint=f"Run `{shlex.join(words)} true`: it must work without a password.",
                 )
             time.sleep(_POLL_SECONDS)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gridmill.domain.pod_protocol import EventType
+from gridmill.pod.journal import Journal
 from gridmill.sites.cloud.boot import (
     NOTICES,
     USER_DATA_BYTES,
@@ -124,6 +126,7 @@ def attempt(watched: Watched) -> Path:
     (home / "attempts" / "a-1" / "order.json").write_text("{}")
     (home / "pods" / "p").mkdir(parents=True)
     (home / "pods" / "p" / "lock").touch()
+    (home / "pods" / "p" / "attempts").write_text("a-0 11 5\na-1 0 0\n")
     return home / "pods" / "p" / "lock"
 
 
@@ -139,6 +142,24 @@ def test_a_running_job_stops_the_dead_man_timer_but_not_the_cap(tmp_path):
             until(watched.ended.exists)
         os.killpg(pod.pid, signal.SIGKILL)
     assert "the longest time" in watched.reason()
+
+
+def test_a_job_that_has_ended_without_contact_is_not_running(tmp_path):
+    watched = Watched(tmp_path, dead_man_seconds=1)
+    lock = attempt(watched)
+    journal = Journal(lock.parent / "journal")
+    with subprocess.Popen(["flock", str(lock), "sleep", "60"], start_new_session=True) as pod:
+        until(lambda: _is_locked(lock))
+        with watched.watching():
+            until(lambda: watched.state().get("used", 0) >= 2)
+            assert watched.state()["working"] == 1
+            body = {"text": '"attempt_id":"a-1","type":"ended"'}
+            journal.append("a-1", "t", 0.0, EventType.LOG, body)
+            journal.append("a-1", "t", 0.0, EventType.ENDED, {"outcome": {}})
+            journal.flush()
+            until(watched.ended.exists)
+        os.killpg(pod.pid, signal.SIGKILL)
+    journal.close()
 
 
 def _is_locked(lock: Path) -> bool:

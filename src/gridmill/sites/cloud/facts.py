@@ -1,0 +1,163 @@
+"""Checks a rented machine before a job uses it: pure functions on the output of one shell script that runs
+on the machine."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from gridmill.domain.amounts import KIB, MIB, show_bytes
+from gridmill.domain.frozen import dataclass
+
+PROBE = r"""
+say() { printf '%s=%s\n' "$1" "$2"; }
+say cpus "$(nproc)"
+say memory_kib "$(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)"
+say disk_kib "$(df -Pk /var/lib | awk 'NR == 2 { print $4 }')"
+say watch "$(cat "$RUN/state" 2>/dev/null)"
+mkdir -p "$RUN"; say contact "$MARK"; echo "$MARK" > "$RUN/contact"
+for python in $PYTHONS; do
+    [ -x "$python" ] || continue
+    version=$("$python" -P -c 'from gridmill.version import __version__; print(__version__)' 2>/dev/null)
+    [ -n "$version" ] && say "gridmill $python" "$version"
+done
+[ -e "$CACHED/done" ] && say cached "$CACHED"
+if command -v nvidia-smi > /dev/null; then
+    say smi yes
+    timeout 60 nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader,nounits 2>&1 |
+        sed 's/^/gpu=/'
+fi
+dmesg 2>/dev/null | sed -n 's/.*NVRM: Xid ([^)]*): \([0-9]*\).*/xid=\1/p' | sort -u
+exit 0
+"""
+"""The script that looks at a machine. Its variables are RUN, MARK, PYTHONS and CACHED."""
+_FATAL_XIDS = {
+    48: "a memory error that cannot be corrected",
+    62: "its internal processor has stopped",
+    64: "a memory row that cannot be replaced",
+    74: "an NVLink error",
+    79: "it has fallen off the bus",
+    92: "too many memory errors",
+    95: "an uncontained memory error",
+    119: "its system processor does not answer",
+    120: "an error of its system processor",
+}
+"""The Xid errors in the kernel log that mean defective hardware. NVIDIA, "XID Errors". Other Xid errors may
+be caused by programs."""
+_GPU = re.compile(r"(?P<model>.+), (?P<mib>\d+), (?P<driver>[0-9.]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFacts:
+    """A GPU of the machine, as its driver reports it."""
+
+    model: str
+    memory_bytes: int
+    driver: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The result of the check of a machine. `pythons` has the version of Gridmill for each Python that has
+    Gridmill. `cached` is the folder in which this version of Gridmill was installed earlier. `smi_error` is
+    the message of `nvidia-smi` if it fails."""
+
+    cpus: int
+    memory_bytes: int
+    disk_bytes: int
+    is_watched: bool
+    pythons: Mapping[str, str]
+    cached: str = ""
+    has_smi: bool = False
+    gpus: tuple[GpuFacts, ...] = ()
+    smi_error: str = ""
+    xids: tuple[int, ...] = ()
+
+    @property
+    def driver(self) -> str:
+        """Returns the version of the GPU driver; empty if there is none."""
+        return self.gpus[0].driver if self.gpus else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What the machine must have. `least_driver` is the least version of the GPU driver."""
+
+    cpus: float
+    memory_bytes: int
+    gpus: int
+    gpu_memory_bytes: int = 0
+    least_driver: str = ""
+    disk_bytes: int = 0
+
+
+def read_facts(text: str) -> Facts:
+    """Parses the output of the script."""
+    pairs = [(name, value) for name, _, value in (line.partition("=") for line in text.splitlines())]
+    values = dict(pairs)
+    rows = [value for name, value in pairs if name == "gpu"]
+    found = [_GPU.fullmatch(row.strip()) for row in rows]
+    return Facts(
+        cpus=_number(values.get("cpus")),
+        memory_bytes=_number(values.get("memory_kib")) * KIB,
+        disk_bytes=_number(values.get("disk_kib")) * KIB,
+        is_watched=bool(values.get("watch")),
+        pythons={
+            name.removeprefix("gridmill "): value for name, value in pairs if name.startswith("gridmill ")
+        },
+        cached=values.get("cached", ""),
+        has_smi="smi" in values,
+        gpus=tuple(
+            GpuFacts(model=one["model"], memory_bytes=int(one["mib"]) * MIB, driver=one["driver"])
+            for one in found
+            if one is not None
+        ),
+        smi_error=" ".join(row for row, match in zip(rows, found, strict=True) if match is None)[:300],
+        xids=tuple(sorted(_number(value) for name, value in pairs if name == "xid")),
+    )
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdigit() else 0
+
+
+def faults(facts: Facts, promise: Promise) -> tuple[str, ...]:
+    """Returns the reasons why the machine must be replaced; empty if the machine is as promised."""
+    return tuple(_faults(facts, promise))
+
+
+def _faults(facts: Facts, promise: Promise) -> Iterator[str]:
+    if facts.cpus < promise.cpus:
+        yield f"it has {facts.cpus} CPUs, and {promise.cpus:g} are needed"
+    if facts.memory_bytes < promise.memory_bytes:
+        needed = show_bytes(promise.memory_bytes)
+        yield f"it has {show_bytes(facts.memory_bytes)} of memory, and {needed} are needed"
+    if facts.disk_bytes < promise.disk_bytes:
+        free, needed = show_bytes(facts.disk_bytes), show_bytes(promise.disk_bytes)
+        yield f"{free} of its disk are free, and {needed} are needed"
+    if promise.gpus:
+        yield from _gpu_faults(facts, promise)
+
+
+def _gpu_faults(facts: Facts, promise: Promise) -> Iterator[str]:
+    if not facts.has_smi:
+        yield "nvidia-smi is missing, so that its image has no GPU driver"
+    elif len(facts.gpus) < promise.gpus:
+        why = f": nvidia-smi prints {facts.smi_error!r}" if facts.smi_error else ""
+        yield f"it has {len(facts.gpus)} working GPUs, and {promise.gpus} were promised{why}"
+    for gpu in facts.gpus:
+        if gpu.memory_bytes < promise.gpu_memory_bytes * _NOMINAL:
+            needed = show_bytes(promise.gpu_memory_bytes)
+            yield f"its GPU {gpu.model} has {show_bytes(gpu.memory_bytes)} of memory, and {needed} are needed"
+    if facts.driver and _version(facts.driver) < _version(promise.least_driver):
+        yield f"its GPU driver has version {facts.driver}, and at least {promise.least_driver} is needed"
+    for number in facts.xids:
+        if number in _FATAL_XIDS:
+            yield f"its kernel reports Xid {number} of a GPU: {_FATAL_XIDS[number]}"
+
+
+_NOMINAL = 0.9
+"""The driver reports less memory than the nominal size, because it reserves a part (22.5 of 24 GiB for the
+A10G)."""
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdigit())

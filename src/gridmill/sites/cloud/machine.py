@@ -1,0 +1,289 @@
+"""Prepares one rented machine over SSH: waits for its SSH server, checks the machine, installs Gridmill and
+starts the light server. Afterwards it keeps in contact with the machine. Each step can be repeated.
+"""
+
+import json
+import shlex
+import time
+from collections.abc import Callable
+from secrets import token_hex
+
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import GridmillError, InstallError, MachineFaultError, StorageError, UnavailableError
+from gridmill.private_files import write_private
+from gridmill.sites.cloud.boot import FARM, WatchSettings, arm_script
+from gridmill.sites.cloud.facts import PROBE, Facts, Promise, faults, read_facts
+from gridmill.sites.cloud.keys import KeyFolder
+from gridmill.sites.cloud.settings import CloudSettings
+from gridmill.sites.cloud.wheel import build_wheel, installed_hash
+from gridmill.sites.ssh import CompletedCommand, SshShell, last_line
+from gridmill.version import __version__
+
+PORT = 8700
+"""The port of the light server on the loopback address of the machine."""
+_SSH_SECONDS = 15.0
+"""The longest time for which one call waits for the SSH server. The caller repeats the call."""
+_PAUSE_SECONDS = 0.2
+_CHECK_SECONDS = 90.0
+_INSTALL_SECONDS = 1200.0
+_START_SECONDS = 90.0
+_CONTACT_SECONDS = 10.0
+_MEMORY_SHARE = 0.9
+"""The fraction of the machine's memory that pods may use. The system and the light server use the rest."""
+_PLACES = "/opt/gridmill-{hash}"
+
+_INSTALL = """umask 022
+set -e
+mkdir -p "$PLACE"
+cd "$PLACE"
+cat > "$NAME"
+venv() { "$BASE" -m venv --system-site-packages env; }
+venv || { apt-get update -q && apt-get install -qy python3-venv && venv; }
+env/bin/python -m pip install --disable-pip-version-check --quiet "$NAME[$EXTRAS]"
+touch done
+"""
+_START = """umask 022
+mkdir -p "$FARM" && chmod 711 "$FARM" && cd "$FARM" || exit 1
+export GRIDMILL_HOME="$FARM" GRIDMILL_ROOT="$FARM/storage" GRIDMILL_MEMORY="$MEMORY"
+alive() { [ -s up.pid ] && kill -0 "$(cat up.pid)" 2>/dev/null; }
+if ! alive; then
+    : > up.out
+    setsid "$PYTHON" -P -m gridmill up --light --json --listen "127.0.0.1:$PORT" --tenant-disk 0 \
+        --tenant-files 0 < /dev/null > up.out 2>> up.log &
+    echo $! > up.pid
+    started=1
+fi
+rounds=0
+while ! grep -q fingerprint up.out; do
+    rounds=$((rounds + 1))
+    if ! alive || [ $rounds -gt 1200 ]; then tail -n 5 up.log >&2; exit 1; fi
+    sleep 0.05
+done
+[ "$JOINED" = 1 ] && exit 0
+if [ -n "$started" ] && grep -q '"join"' up.out; then cat up.out; else
+    "$PYTHON" -P -m gridmill farm invite --json
+fi
+"""
+_CONTACT = """mkdir -p "$RUN"
+echo "$MARK" > "$RUN/contact"
+cat "$RUN/state" || exit 1
+printf 'notice='
+cat "$RUN/notice" 2>/dev/null
+exit 0
+"""
+_OFFLINE = ("Retrying", "Temporary failure", "ConnectionError", "Could not resolve", "timed out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """An installation of Gridmill on a machine: its Python, and how it was installed (`image`, `cache` or
+    `wheel`)."""
+
+    python: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchState:
+    """The last state of the machine's watcher: the seconds since its first start, the seconds without
+    contact and without a running job, and the provider's notice that it will end the machine (empty: no
+    notice)."""
+
+    used_seconds: int
+    silent_seconds: int
+    is_working: bool
+    notice: str = ""
+
+
+def read_watch(text: str) -> WatchState:
+    """Parses the state that the watcher has written. Raises UnavailableError if it is not complete."""
+    first, _, notice = text.partition("\n")
+    values = dict(word.split("=", 1) for word in first.split() if "=" in word)
+    try:
+        return WatchState(
+            used_seconds=int(values["used"]),
+            silent_seconds=int(values["silent"]),
+            is_working=values["working"] == "1",
+            notice=notice.removeprefix("notice=").strip(),
+        )
+    except (KeyError, ValueError) as error:
+        raise UnavailableError(f"the watcher of the machine wrote {first[:80]!r}") from error
+
+
+def with_variables(script: str, **values: object) -> str:
+    """Returns the script with these shell variables set at its beginning."""
+    head = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in values.items())
+    return head + script
+
+
+class RentedMachine:
+    """One rented machine, as the control node reaches it over SSH. `say` is called with the current phase.
+    Every method raises UnavailableError if the machine does not answer."""
+
+    def __init__(
+        self,
+        keys: KeyFolder,
+        site: CloudSettings,
+        watch: WatchSettings,
+        say: Callable[[str], None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.keys = keys
+        self._site, self._watch, self._say = site, watch, say
+        self._monotonic = monotonic
+        self._began = monotonic()
+        hint = f"Look at the machine's console at the provider, or try `gridmill ssh {keys.alias}`."
+        self._shell = SshShell(keys.alias, keys.options, hint=hint)
+        self._python = ""
+        self._memory_bytes = 0
+        self._is_answering = False
+
+    def wait_for_ssh(self) -> None:
+        """Waits some seconds until the SSH server of the machine answers. Raises UnavailableError if it has
+        not answered yet, and MachineFaultError if the machine had the time `boot_timeout` of the site for
+        it."""
+        until = self._monotonic() + _SSH_SECONDS
+        while not self._is_answering:
+            self._say(f"waits for the SSH server ({self._monotonic() - self._began:.0f} s)")
+            try:
+                self._shell.run("true")
+                self._is_answering = True
+            except UnavailableError as error:
+                self._check_boot_time(error)
+                if self._monotonic() >= until:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+
+    def _check_boot_time(self, error: UnavailableError) -> None:
+        waited = self._monotonic() - self._began
+        if waited >= self._site.boot_timeout_seconds:
+            raise MachineFaultError(
+                f"its SSH server did not answer within {waited:.0f} s: {error.message}", hint=error.hint
+            ) from error
+
+    def check(self, promise: Promise) -> Facts:
+        """Checks that the machine is as promised, and arms its watcher if its boot script did not run.
+        Raises MachineFaultError."""
+        self._say("checks the machine")
+        facts = self._probe()
+        if not facts.is_watched:
+            self._arm()
+        found = faults(facts, promise)
+        if found:
+            raise MachineFaultError(f"the machine is defective: {'; '.join(found)}")
+        self._memory_bytes = facts.memory_bytes
+        return facts
+
+    def _probe(self) -> Facts:
+        cached = self._place()
+        script = with_variables(
+            PROBE,
+            RUN=self._watch.run,
+            MARK=token_hex(8),
+            PYTHONS=self._site.python,
+            CACHED=cached,
+        )
+        return read_facts(self._done(script, _CHECK_SECONDS).text)
+
+    def _place(self) -> str:
+        return _PLACES.format(hash=installed_hash())
+
+    def _arm(self) -> None:
+        """Arms the watcher over SSH, and waits until the watcher runs. Raises UnavailableError."""
+        wait = 'i=0; while [ ! -s "$RUN/state" ]; do i=$((i + 1)); [ $i -lt 100 ] || exit 1; sleep 0.1; done'
+        armed = f"({arm_script(self._watch)})\n{wait}"
+        self._done(with_variables(armed, RUN=self._watch.run))
+
+    def install(self, facts: Facts) -> Installed:
+        """Installs this version of Gridmill, unless the image or an earlier installation contains it. Raises
+        InstallError and MachineFaultError."""
+        if facts.pythons.get(self._site.python) == __version__:
+            return self._installed(self._site.python, "image")
+        if facts.cached:
+            return self._installed(f"{facts.cached}/env/bin/python", "cache")
+        self._say("installs Gridmill")
+        wheel = build_wheel()
+        script = with_variables(
+            _INSTALL,
+            PLACE=self._place(),
+            NAME=wheel.name,
+            BASE=self._site.base_python,
+            EXTRAS=self._site.extras,
+        )
+        done = self._shell.run(script, wheel.content, seconds=_INSTALL_SECONDS)
+        if done.status:
+            raise self._install_error(done)
+        return self._installed(f"{self._place()}/env/bin/python", "wheel")
+
+    def _installed(self, python: str, how: str) -> Installed:
+        self._python = python
+        return Installed(python=python, how=how)
+
+    def _install_error(self, done: CompletedCommand) -> GridmillError:
+        why = last_line(done.err)
+        if any(word in done.err for word in _OFFLINE):
+            return InstallError(f"Gridmill could not be installed on the machine now: {why}")
+        return MachineFaultError(
+            f"Gridmill could not be installed on the machine: {why}",
+            hint="Set `base_python` of the site to a Python 3.11 or newer, or use a prepared image.",
+        )
+
+    def start(self, *, joined: bool) -> str:
+        """Starts the light server, unless it runs. Returns a join line, unless this home has `joined` the
+        server."""
+        self._say("starts the light server")
+        script = with_variables(
+            _START,
+            FARM=FARM,
+            PORT=PORT,
+            PYTHON=self._python,
+            MEMORY=int(self._memory_bytes * _MEMORY_SHARE),
+            JOINED=int(joined),
+            started="",
+        )
+        text = self._done(script, _START_SECONDS).text
+        self._remember()
+        if joined:
+            return ""
+        try:
+            return str(json.loads(text.strip().splitlines()[-1])["join"])
+        except (ValueError, KeyError, IndexError) as error:
+            raise UnavailableError(f"the light server printed no join line: {text[-200:]!r}") from error
+
+    def _remember(self) -> None:
+        """Stores how the server was started, so that another control node can start it again."""
+        try:
+            text = json.dumps({"python": self._python, "memory_bytes": self._memory_bytes})
+            write_private(self.keys.path / "prepared.json", text.encode())
+        except OSError as error:
+            raise StorageError(f"cannot be written: {error.strerror}", place=str(self.keys.path)) from error
+
+    def start_again(self) -> None:
+        """Starts the light server of a prepared machine again, if it has ended."""
+        if not self._python:
+            try:
+                stored = json.loads((self.keys.path / "prepared.json").read_text())
+            except (OSError, ValueError) as error:
+                raise UnavailableError(
+                    f"the machine {self.keys.alias} was not prepared completely"
+                ) from error
+            self._python, self._memory_bytes = stored["python"], stored["memory_bytes"]
+        self.start(joined=True)
+
+    def contact(self) -> WatchState:
+        """Shows the machine that the control node is in contact with it, and returns the state of its
+        watcher."""
+        script = with_variables(_CONTACT, RUN=self._watch.run, MARK=token_hex(8))
+        return read_watch(self._done(script, _CONTACT_SECONDS).text)
+
+    def _done(self, script: str, seconds: float = 30.0) -> CompletedCommand:
+        done = self._shell.run(script, seconds=seconds)
+        if done.status:
+            raise UnavailableError(
+                f"a command on the machine {self.keys.alias} failed: {last_line(done.err)}"
+            )
+        return done
+
+    def close(self) -> None:
+        """Closes the connection. The machine continues."""
+        self._shell.close()

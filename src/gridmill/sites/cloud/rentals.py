@@ -1,0 +1,298 @@
+"""The machines of a cloud site: their requests to the provider, their preparation, and the connections to
+machines that are ready."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from gridmill.domain.amounts import show_seconds
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.lease import LaunchTry, Lease, LeaseState
+from gridmill.domain.machine import Machine
+from gridmill.domain.site import Site
+from gridmill.errors import GridmillError, MachineFaultError, NotFoundError, UnavailableError
+from gridmill.plugins import find
+from gridmill.ports.cloud import LaunchRequest, MachineReport
+from gridmill.ports.site import SitePort
+from gridmill.settings import Settings
+from gridmill.sites.cloud.boot import NOTICES, WatchSettings, user_data
+from gridmill.sites.cloud.connection import MachineConnection, contact_seconds, in_contact
+from gridmill.sites.cloud.facts import Promise
+from gridmill.sites.cloud.keys import KeyFolder, delete_keys, keys_of
+from gridmill.sites.cloud.machine import PORT, RentedMachine
+from gridmill.sites.cloud.settings import CloudSettings
+
+_T = TypeVar("_T")
+_LOG = logging.getLogger(__name__)
+DISK_BYTES = 64 << 30
+"""The size of a machine's disk if neither the user nor the control node has chosen one."""
+_LEAST_LEASE_SECONDS = 60.0
+_FARM = "farm"
+
+
+def watch_settings(lease: Lease, provider: str) -> WatchSettings:
+    """Returns the settings of the watcher on the machine of a lease. They depend only on the terms of the
+    lease, so that a repeated request has the same user data."""
+    terms = lease.terms
+    dead_man = max(1, int(terms.dead_man_seconds))
+    return WatchSettings(
+        dead_man_seconds=dead_man,
+        cap_seconds=max(1, int(terms.max_seconds)),
+        notice_command=NOTICES.get(provider, "") if terms.spot else "",
+        step_seconds=max(1, min(5, dead_man // 20)),
+    )
+
+
+def launch_request(
+    lease: Lease, launch_try: LaunchTry, owner: str, keys: KeyFolder, site: CloudSettings
+) -> LaunchRequest:
+    """Returns the request for the machine of a try. The keys of the machine are created if they are missing.
+    Raises StorageError, UnavailableError."""
+    made = keys.make()
+    return LaunchRequest(
+        token=launch_try.token,
+        lease=lease.id,
+        owner=owner,
+        region=launch_try.region,
+        zone=launch_try.zone,
+        instance_type=launch_try.instance_type,
+        image=lease.terms.image,
+        spot=launch_try.spot,
+        disk_bytes=lease.terms.disk_bytes or DISK_BYTES,
+        ssh_public_key=made.user_public,
+        user_data=user_data(watch_settings(lease, site.provider), made),
+        max_seconds=lease.terms.max_seconds,
+        allowed_addresses=site.allowed_addresses,
+    )
+
+
+def promise_of(lease: Lease, site: CloudSettings) -> Promise:
+    """Returns what the machine of a lease must have."""
+    return Promise(
+        cpus=lease.needs_cpus,
+        memory_bytes=lease.needs_memory_bytes,
+        gpus=lease.needs_gpus,
+        gpu_memory_bytes=lease.terms.gpu_memory_bytes or 0,
+        least_driver=site.least_driver,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Preparing:
+    """A machine that is being prepared, and the seconds that each finished phase took."""
+
+    machine: RentedMachine
+    seconds: dict[str, float]
+
+
+class Rentals:
+    """The machines of the open leases. This class is safe to call from several threads."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        site: Site,
+        parsed: CloudSettings,
+        monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings, self._site, self._parsed = settings, site, parsed
+        self._monotonic, self._now = monotonic, now
+        self._lock = threading.Lock()
+        self._connecting = threading.Lock()
+        self._preparing: dict[str, _Preparing] = {}
+        self._prepared: dict[str, RentedMachine] = {}
+        """The machines whose open SSH connection is used again by their `MachineConnection`."""
+        self._connections: dict[str, MachineConnection] = {}
+        self._phases: dict[str, str] = {}
+        self._closed = False
+
+    def keys(self, lease: Lease, number: int) -> KeyFolder:
+        """Returns the keys for the machine of a try."""
+        return keys_of(self._settings.home, lease.id, number)
+
+    def prepare(self, lease: Lease, machine: Machine, *, is_key_injected: bool) -> MachineReport:
+        """See RentingSite.prepare_machine."""
+        keys = self._reachable_keys(lease, machine, is_key_injected=is_key_injected)
+        work = self._work(lease, keys)
+        rented = work.machine
+        self._timed(work, "ssh", rented.wait_for_ssh)
+        with in_contact(rented, self._contact_seconds(lease)):
+            facts = self._timed(work, "check", lambda: rented.check(promise_of(lease, self._parsed)))
+            installed = self._timed(work, "install", lambda: rented.install(facts))
+            self._timed(work, "start", lambda: self._start(rented))
+        self._say(lease.id, "")
+        with self._lock:
+            self._preparing.pop(keys.alias, None)
+            self._prepared[keys.alias] = rented
+        return MachineReport(
+            address=machine.address,
+            cpus=facts.cpus,
+            memory_bytes=facts.memory_bytes,
+            gpus=tuple(gpu.model for gpu in facts.gpus),
+            driver=facts.driver,
+            installed=installed.how,
+            seconds=dict(work.seconds),
+        )
+
+    def _reachable_keys(self, lease: Lease, machine: Machine, *, is_key_injected: bool) -> KeyFolder:
+        if not machine.address:
+            raise UnavailableError(f"the machine {machine.id} has no address yet")
+        keys = self.keys(lease, _number(lease))
+        try:
+            keys.read()
+        except NotFoundError as error:
+            raise MachineFaultError(error.message, hint=error.hint) from error
+        keys.write_config(machine.address, is_key_injected=is_key_injected)
+        return keys
+
+    def _work(self, lease: Lease, keys: KeyFolder) -> _Preparing:
+        with self._lock:
+            work = self._preparing.get(keys.alias)
+            if work is None:
+                work = self._preparing[keys.alias] = _Preparing(machine=self._rented(lease, keys), seconds={})
+            return work
+
+    def _rented(self, lease: Lease, keys: KeyFolder) -> RentedMachine:
+        watch = watch_settings(lease, self._parsed.provider)
+        return RentedMachine(keys, self._parsed, watch, lambda text: self._say(lease.id, text))
+
+    def _timed(self, work: _Preparing, phase: str, act: Callable[[], _T]) -> _T:
+        began = self._monotonic()
+        try:
+            return act()
+        finally:
+            work.seconds[phase] = work.seconds.get(phase, 0.0) + self._monotonic() - began
+
+    def _start(self, rented: RentedMachine) -> None:
+        folder = rented.keys.path / _FARM
+        joined = (folder / "farm.json").exists()
+        line = rented.start(joined=joined)
+        if not joined:
+            keys = rented.keys
+            find("machines", "join")(
+                folder,
+                self._settings.home,
+                port=PORT,
+                ssh=keys.alias,
+                ssh_options=keys.options,
+                line=line,
+            )
+
+    def connection(self, lease: Lease) -> MachineConnection:
+        """Returns the connection to the machine of a READY lease, and opens it at its first use. Raises
+        UnavailableError."""
+        with self._connecting:
+            known = self._connections.get(lease.id)
+            if known is not None:
+                return known
+            if self._closed:
+                raise UnavailableError(f"the site {self._site.name} was closed")
+            opened = self._connections[lease.id] = self._connect(lease)
+        opened.start()
+        return opened
+
+    def _connect(self, lease: Lease) -> MachineConnection:
+        keys = self.keys(lease, _number(lease))
+        launched = lease.last_try.confirmed if lease.last_try is not None else None
+        left = lease.terms.max_seconds - (self._now() - (launched or self._now()))
+        seconds = max(_LEAST_LEASE_SECONDS, left)
+        try:
+            farm: SitePort = find("machines", "open")(self._settings, self._site, keys.path / _FARM, seconds)
+        except GridmillError as error:
+            raise UnavailableError(
+                f"the machine of lease {lease.id} cannot be used: {error.message}", hint=error.hint
+            ) from error
+        with self._lock:
+            rented = self._prepared.pop(keys.alias, None)
+        return MachineConnection(rented or self._rented(lease, keys), farm, self._contact_seconds(lease))
+
+    def _contact_seconds(self, lease: Lease) -> float:
+        return contact_seconds(lease.terms.dead_man_seconds, is_spot=lease.terms.spot)
+
+    def open_connections(self) -> Mapping[str, MachineConnection]:
+        """Returns the connections that are open now, by lease id."""
+        with self._connecting:
+            return dict(self._connections)
+
+    def connect_soon(self, leases: Sequence[Lease]) -> None:
+        """Opens the connections to the machines of READY leases in the background."""
+        with self._connecting:
+            new = [one for one in leases if one.state is LeaseState.READY and one.id not in self._connections]
+        if new:
+            threading.Thread(
+                target=self._connect_all, args=(new,), name="gridmill-connect", daemon=True
+            ).start()
+
+    def _connect_all(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            try:
+                self.connection(lease)
+            except UnavailableError as error:
+                _LOG.warning("no_connection lease=%s reason=%s", lease.id, error)
+
+    def forget(self, lease: Lease) -> None:
+        """See RentingSite.forget_lease."""
+        with self._connecting:
+            connection = self._connections.pop(lease.id, None)
+        with self._lock:
+            unused = [
+                machine
+                for name, machine in self._unconnected().items()
+                if name.rpartition("-")[0] == lease.id
+            ]
+            for machine in unused:
+                self._preparing.pop(machine.keys.alias, None)
+                self._prepared.pop(machine.keys.alias, None)
+            self._phases.pop(lease.id, None)
+        if connection is not None:
+            connection.close()
+        for machine in unused:
+            machine.close()
+        if lease.state is LeaseState.CLOSED:
+            delete_keys(self._settings.home, lease.id)
+
+    def _unconnected(self) -> dict[str, RentedMachine]:
+        return {name: one.machine for name, one in self._preparing.items()} | self._prepared
+
+    def progress(self, lease: str) -> str:
+        """See RentingSite.progress."""
+        with self._lock:
+            phase = self._phases.get(lease, "")
+        connection = self._connections.get(lease)
+        if phase or connection is None:
+            return phase
+        if connection.notice:
+            return f"the provider ends the machine: {connection.notice}"
+        silent = connection.silent_seconds
+        return f"no contact for {show_seconds(silent)}" if silent > _SILENT_SECONDS else ""
+
+    def _say(self, lease: str, text: str) -> None:
+        with self._lock:
+            self._phases[lease] = text
+
+    def close(self) -> None:
+        """Closes all connections. The machines and their pods continue."""
+        with self._connecting:
+            self._closed = True
+            connections = list(self._connections.values())
+            self._connections.clear()
+        with self._lock:
+            unused = list(self._unconnected().values())
+            self._preparing.clear()
+            self._prepared.clear()
+        for connection in connections:
+            with suppress(UnavailableError):
+                connection.close()
+        for machine in unused:
+            machine.close()
+
+
+_SILENT_SECONDS = 30.0
+
+
+def _number(lease: Lease) -> int:
+    return lease.last_try.number if lease.last_try is not None else 0

@@ -1,0 +1,112 @@
+"""The settings of a cloud site."""
+
+import re
+from ipaddress import ip_network
+
+from gridmill.domain.amounts import parse_seconds
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import JobKind
+from gridmill.domain.rental_terms import rental_terms
+from gridmill.domain.resource import Resource
+from gridmill.domain.site import Site
+from gridmill.errors import InputError, NotFoundError
+from gridmill.plugins import find
+
+SETTINGS = {
+    "provider": "the provider of the machines, such as aws",
+    "max_machines": "the largest number of machines at the same time (default: 8)",
+    "python": "the Python of an image that contains Gridmill (default: /opt/gridmill/bin/python)",
+    "base_python": "the Python on the machine with which Gridmill is installed (default: python3)",
+    "extras": "the extras with which Gridmill is installed (default: data,learning,objects,tls)",
+    "boot_timeout": "the time after which a machine without an SSH server is replaced (default: 10m)",
+    "least_driver": "the least version of the NVIDIA driver on machines with GPUs (default: 525)",
+    "allowed_addresses": "the networks from which SSH is reachable, separated by commas (default: 0.0.0.0/0)",
+}
+"""The settings of every cloud site, besides the settings of its provider and the conditions for renting."""
+_EXTRAS = re.compile(r"[a-z0-9,]*")
+_DRIVER = re.compile(r"\d+(\.\d+)*")
+_PATH = re.compile(r"[\w./+-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudSettings:
+    """The parsed settings of a cloud site, see `SETTINGS`."""
+
+    provider: str
+    max_machines: int
+    python: str
+    base_python: str
+    extras: str
+    boot_timeout_seconds: float
+    least_driver: str
+    allowed_addresses: tuple[str, ...]
+
+
+def read(site: Site) -> CloudSettings:
+    """Parses the settings of the site. Raises InputError if a setting is invalid."""
+    provider = site.settings.get("provider", "")
+    try:
+        find("clouds", provider)
+    except NotFoundError as error:
+        raise _wrong(site, "provider", f"{provider!r} is not a known provider", error.hint) from error
+    rental_terms(Resource(name=site.name, type=JobKind.TRAINING, site=site.name), site)
+    return CloudSettings(
+        provider=provider,
+        max_machines=_machines(site),
+        python=_text(site, "python", "/opt/gridmill/bin/python", _PATH),
+        base_python=_text(site, "base_python", "python3", _PATH),
+        extras=_text(site, "extras", "data,learning,objects,tls", _EXTRAS),
+        boot_timeout_seconds=_seconds(site, "boot_timeout", "10m"),
+        least_driver=_text(site, "least_driver", "525", _DRIVER),
+        allowed_addresses=_networks(site),
+    )
+
+
+def check_resource(resource: Resource, site: Site) -> None:
+    """Raises InputError if a setting of a resource is invalid, or if a resource cannot be used on rented
+    machines. A sink is always loaded in the home."""
+    if resource.type == JobKind.SINK:
+        raise InputError(
+            f"a sink is loaded at home, not on a machine of {site.name}",
+            hint="Remove `site` from the resource. Jobs on rented machines get the table by a transfer.",
+            place=f"resource {resource.name}: site",
+        )
+    rental_terms(resource, site)
+
+
+def check_site(site: Site) -> None:
+    """Raises InputError if a setting of the site is invalid."""
+    read(site)
+
+
+def _machines(site: Site) -> int:
+    text = site.settings.get("max_machines", "8")
+    if not text.isdigit() or not 1 <= int(text) <= 1000:
+        raise _wrong(site, "max_machines", f"{text!r} is not a number from 1 to 1000", "The default is 8.")
+    return int(text)
+
+
+def _text(site: Site, name: str, usual: str, form: re.Pattern[str]) -> str:
+    text = site.settings.get(name, usual)
+    if not form.fullmatch(text):
+        raise _wrong(site, name, f"{text!r} is not valid", f"The default is {usual}.")
+    return text
+
+
+def _seconds(site: Site, name: str, usual: str) -> float:
+    try:
+        return parse_seconds(site.settings.get(name, usual))
+    except InputError as error:
+        raise _wrong(site, name, error.message, error.hint) from error
+
+
+def _networks(site: Site) -> tuple[str, ...]:
+    text = site.settings.get("allowed_addresses", "0.0.0.0/0")
+    try:
+        return tuple(str(ip_network(part.strip())) for part in text.split(","))
+    except ValueError as error:
+        raise _wrong(site, "allowed_addresses", str(error), "Write for example 203.0.113.7/32.") from error
+
+
+def _wrong(site: Site, name: str, problem: str, hint: str) -> InputError:
+    return InputError(problem, hint=hint, place=f"site {site.name}: settings.{name}")

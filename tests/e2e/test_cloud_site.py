@@ -1,0 +1,296 @@
+"""Jobs on rented machines, which are virtual hosts that boot with cloud-init and its user data."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gridmill.bootstrap.node import EmbeddedNode, embed
+from gridmill.declarations import read_pipeline
+from gridmill.domain.lease import LeaseState, RentalTerms
+from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.states import FINISHED_RUNS, AttemptState, RunState
+from gridmill.domain.views import RunView
+from gridmill.settings import read_settings
+from gridmill.sites.cloud.boot import NOTICES
+from gridmill.sites.cloud.site import CloudSite
+from gridmill.testing.hosts import network
+from tests.e2e.conftest import PATIENCE_SECONDS, eventually
+from tests.kit.host_cloud import (
+    HostCloud,
+    HostMachine,
+    has_ended,
+    image_with_gpus,
+    plug_in,
+    power_off,
+    why_not,
+)
+from tests.kit.renter import Renter
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is everything"),
+]
+CARRIED = """
+pipeline: p
+resources:
+  burst: {type: command, site: burst, cpus: 1, memory: 256MiB, keep: 0s}
+jobs:
+  one: {command: "seq 200000 > $GRIDMILL_OUTPUT/in"}
+  two:
+    resource: burst
+    needs: [one]
+    command: "echo begun on $(hostname); tac $GRIDMILL_INPUT_ONE/in > $GRIDMILL_OUTPUT/out; \
+until [ -e SHARED/go ]; do sleep 0.1; done; hostname >> SHARED/ran"
+"""
+
+
+class Rented:
+    """A home on this machine with a cloud site `burst`, whose machines see the folder `shared`."""
+
+    def __init__(self, folder: Path, cloud: HostCloud, terms: RentalTerms, **settings: str) -> None:
+        self.shared, self.cloud = folder / "shared", cloud
+        home = str(folder / "home")
+        self.settings = read_settings(
+            {"GRIDMILL_HOME": home, "GRIDMILL_GRACE": "1", "GRIDMILL_OBSERVE": "0.2"}
+        )
+        self.renter = Renter("burst", terms, time.time)
+        self.node = self.open()
+        place = Site(name="burst", kind=SiteKind.CLOUD, settings={"provider": "hosts", **settings})
+        self.node.grid.add_site(place)
+
+    def open(self) -> EmbeddedNode:
+        self.node = embed(self.settings)
+        self.renter.start(self.node)
+        return self.node
+
+    def leave(self) -> None:
+        """The control node ends, and the machines go on."""
+        self.renter.stop()
+        self.node.close(tear_down=False)
+
+    def start(self, text: str = CARRIED) -> str:
+        project = self.shared / "project"
+        project.mkdir(exist_ok=True)
+        (project / "pipeline.yaml").write_text(text.replace("SHARED", str(self.shared)))
+        return self.node.grid.start_run(read_pipeline(project / "pipeline.yaml")).run.id
+
+    def go(self) -> None:
+        (self.shared / "go").touch()
+
+    def ran_on(self) -> list[str]:
+        path = self.shared / "ran"
+        return path.read_text().split() if path.exists() else []
+
+    def wait(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+        assert eventually(condition, seconds), f"waited in vain until {what}: {self.renter.leases}"
+
+    def begun(self, run: str, name: str = "two") -> HostMachine:
+        """Until the job runs; its machine."""
+        self.wait(lambda: "begun on" in self.log(run, name), "the job has begun")
+        return self.machine()
+
+    def machine(self) -> HostMachine:
+        [lease] = [one for one in self.renter.leases.values() if one.state is LeaseState.READY]
+        return self.cloud.of(lease.id)
+
+    def log(self, run: str, name: str = "two") -> str:
+        return "".join(entry.text for entry in self.node.grid.logs(run, job=name))
+
+    def ended(self, run: str) -> RunView:
+        self.wait(lambda: self.node.grid.run(run).run.state in FINISHED_RUNS, "the run ends")
+        return self.node.grid.run(run)
+
+    def returned(self) -> None:
+        """Until each machine has ended and nothing of its lease is left."""
+        self.wait(lambda: all(map(has_ended, self.cloud.every.values())), "all machines end")
+        self.wait(
+            lambda: all(one.state is LeaseState.CLOSED for one in self.renter.leases.values()),
+            "all leases are closed",
+        )
+        assert [one.name for one in (self.settings.home / "leases").iterdir()] == ["owner.mark"]
+
+    def site(self) -> CloudSite:
+        port = self.node.node.control.sites["burst"]
+        assert isinstance(port, CloudSite)
+        return port
+
+    def close(self) -> None:
+        for run in self.node.grid.runs().items:
+            self.node.grid.stop_run(run.id)
+        self.wait(
+            lambda: all(one.state in FINISHED_RUNS for one in self.node.grid.runs().items), "all runs end"
+        )
+        for deployment in self.node.grid.deployments().items:
+            self.node.grid.release(deployment.id)
+        self.wait(lambda: not self.node.grid.deployments().items, "all is given back")
+        self.returned()
+        self.leave()
+
+
+Rent = Callable[..., Rented]
+TERMS = RentalTerms(max_seconds=3600, dead_man_seconds=600)
+
+
+@pytest.fixture
+def rent() -> Iterator[Rent]:
+    opened: list[Rented] = []
+    with tempfile.TemporaryDirectory(prefix="gmc", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / "shared").mkdir()
+        (folder / "home").mkdir()
+        with network(folder / "net", "10.79.7", shared=[folder / "shared"]) as net:
+            cloud = HostCloud(net)
+            plug_in(cloud)
+
+            def make(terms: RentalTerms = TERMS, **settings: str) -> Rented:
+                opened.append(Rented(folder, cloud, terms, **settings))
+                return opened[-1]
+
+            yield make
+            for one in opened:
+                one.close()
+
+
+def test_a_job_on_a_rented_machine_reads_and_writes_data_of_home(rent: Rent) -> None:
+    rented = rent()
+    rented.go()
+    view = rented.ended(rented.start())
+    jobs = {one.job.job.name: one for one in view.jobs}
+    assert view.run.state is RunState.SUCCEEDED, jobs["two"].job.message
+    assert jobs["two"].job.attempts == 1
+    output = rented.settings.root / jobs["two"].artifacts[0].output.uri / "out"
+    assert output.read_text().split()[:2] == ["200000", "199999"]
+    assert rented.ran_on() == [f"m{number}" for number in (20,)]
+    rented.returned()
+    [report] = rented.renter.reports.values()
+    assert report.installed == "image"
+    assert set(report.seconds) == {"ssh", "check", "install", "start"}
+
+
+def test_the_control_node_is_restarted_while_a_job_runs(rent: Rent) -> None:
+    rented = rent()
+    run = rented.start()
+    machine = rented.begun(run)
+    rented.leave()
+    rented.open()
+    rented.go()
+    view = rented.ended(run)
+    assert view.run.state is RunState.SUCCEEDED
+    assert [one.job.attempts for one in view.jobs] == [1, 1]
+    assert rented.ran_on() == ["m20"], "it ran once"
+    assert "begun on m20" in rented.log(run)
+    rented.returned()
+    assert has_ended(machine)
+
+
+@pytest.mark.long
+def test_a_machine_without_contact_ends_itself_after_its_job(rent: Rent) -> None:
+    rented = rent(replace(TERMS, dead_man_seconds=15))
+    run = rented.start()
+    machine = rented.begun(run)
+    assert machine.host is not None
+    rented.leave()
+    silent = time.monotonic()
+    watched = f"/proc/{machine.host.init}/root/run/gridmill/state"
+    rented.wait(lambda: time.monotonic() - silent > 20, "it had no contact for longer than the time")
+    assert "working=1" in Path(watched).read_text()
+    assert not has_ended(machine), "a job runs on it"
+    rented.go()
+    rented.wait(lambda: has_ended(machine), "it ends itself", 60)
+    rented.open()
+    view = rented.ended(run)
+    assert view.run.state is RunState.SUCCEEDED, "the job ran again, because its result was lost"
+    assert rented.ran_on() == ["m20", "m21"]
+
+
+@pytest.mark.long
+def test_a_machine_ends_itself_at_the_longest_time_although_a_job_runs(rent: Rent) -> None:
+    rented = rent(replace(TERMS, max_seconds=25))
+    run = rented.start()
+    machine = rented.begun(run)
+    rented.wait(lambda: has_ended(machine), "it ends itself", 60)
+    rented.go()
+    assert rented.ended(run).run.state is RunState.SUCCEEDED
+
+
+@pytest.mark.long
+def test_a_job_on_a_machine_that_vanishes_runs_on_another_one(rent: Rent) -> None:
+    rented = rent()
+    run = rented.start()
+    power_off(rented.begun(run))
+    rented.go()
+    view = rented.ended(run)
+    two = next(one for one in view.jobs if one.job.job.name == "two")
+    assert view.run.state is RunState.SUCCEEDED
+    assert [one.state for one in two.attempts] == [AttemptState.LOST, AttemptState.SUCCEEDED]
+    assert two.attempts[0].message == "the machine has ended"
+    assert rented.ran_on() == ["m21"]
+
+
+@pytest.mark.long
+def test_a_machine_whose_ssh_server_never_answers_is_replaced(rent: Rent) -> None:
+    rented = rent(boot_timeout="12s")
+    rented.cloud.opens_ssh = False
+    rented.go()
+    run = rented.start()
+    rented.wait(lambda: rented.renter.leases, "a machine is rented")
+    [lease] = rented.renter.leases.values()
+    rented.wait(lambda: "SSH server" in rented.site().progress(lease.id), "it is waited for")
+    rented.wait(lambda: rented.cloud.of(lease.id).booted.is_set(), "it has booted")
+    rented.cloud.opens_ssh = True
+    view = rented.ended(run)
+    assert view.run.state is RunState.SUCCEEDED
+    assert [one.job.attempts for one in view.jobs] == [1, 1], "it costs the job no attempt"
+    assert "its SSH server did not answer" in rented.renter.faults[0]
+    assert rented.ran_on() == ["m21"]
+
+
+@pytest.mark.long
+def test_a_machine_that_lacks_a_gpu_is_replaced(rent: Rent) -> None:
+    rented = rent()
+    images = iter((image_with_gpus(1), image_with_gpus(2)))
+    rented.cloud.image = lambda host: next(images)(host)
+    rented.go()
+    view = rented.ended(rented.start(CARRIED.replace("cpus: 1,", "cpus: 1, gpus: 2,")))
+    assert view.run.state is RunState.SUCCEEDED, [one.job.message for one in view.jobs]
+    assert rented.renter.faults == ["the machine is defective: it has 1 working GPUs, and 2 were promised"]
+    [report] = rented.renter.reports.values()
+    assert (report.gpus, report.driver) == (("NVIDIA A10G",) * 2, "550.54.15")
+    assert rented.ran_on() == ["m21"]
+
+
+RESUMED = """
+pipeline: p
+resources:
+  burst: {type: command, site: burst, cpus: 1, memory: 256MiB, keep: 0s}
+jobs:
+  two:
+    resource: burst
+    resumable: true
+    command: "echo begun on $(hostname); cd $GRIDMILL_CHECKPOINTS; cat step || true; hostname > step; \
+trap 'echo told to end >> step; exit 1' TERM; until [ -e SHARED/go ]; do sleep 0.1; done"
+"""
+
+
+@pytest.mark.long
+def test_a_notice_of_the_provider_ends_the_job_with_a_checkpoint(
+    rent: Rent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NOTICES, "hosts", "cat /run/interruption")
+    rented = rent(replace(TERMS, spot=True))
+    run = rented.start(RESUMED)
+    machine = rented.begun(run)
+    assert machine.host is not None
+    machine.host.run("sh", "-c", "echo terminate in 2 minutes > /run/interruption")
+    rented.wait(lambda: "begun on m21" in rented.log(run), "the job runs on another machine")
+    rented.go()
+    view = rented.ended(run)
+    assert view.run.state is RunState.SUCCEEDED
+    [job] = view.jobs
+    why = "the provider ends the spot machine of lease lease-1: terminate in 2 minutes"
+    assert why in job.attempts[0].message
+    assert "m20\ntold to end\n" in rented.log(run), "the second attempt got the checkpoint of the first"

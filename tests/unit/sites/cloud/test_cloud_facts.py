@@ -1,0 +1,74 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gridmill.domain.amounts import GIB
+from gridmill.sites.cloud.facts import PROBE, Facts, Promise, faults, read_facts
+from gridmill.sites.cloud.machine import with_variables
+
+GPU = "gpu=NVIDIA A10G, 23028, 550.54.15\n"
+HEALTHY = (
+    "cpus=8\nmemory_kib=33554432\ndisk_kib=104857600\nwatch=used=7 silent=1 working=0\ncontact=ab\n"
+    "gridmill /opt/gridmill/bin/python=0.1.0\ncached=/opt/gridmill-x\nsmi=yes\n"
+)
+PROMISE = Promise(cpus=8, memory_bytes=30 * GIB, gpus=2, gpu_memory_bytes=24 * 10**9, least_driver="525")
+
+
+def test_the_output_of_the_script_is_read():
+    facts = read_facts(f"{HEALTHY}{GPU}{GPU}xid=31\n")
+    assert (facts.cpus, facts.memory_bytes, facts.disk_bytes) == (8, 32 * GIB, 100 * GIB)
+    assert facts.pythons == {"/opt/gridmill/bin/python": "0.1.0"}
+    assert (facts.cached, facts.is_watched, facts.has_smi) == ("/opt/gridmill-x", True, True)
+    assert [gpu.model for gpu in facts.gpus] == ["NVIDIA A10G"] * 2
+    assert facts.driver == "550.54.15"
+    assert faults(facts, PROMISE) == (), "Xid 31 is an error of a program"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (HEALTHY + GPU, "it has 1 working GPUs, and 2 were promised"),
+        (HEALTHY.replace("smi=yes\n", ""), "nvidia-smi is missing"),
+        (
+            HEALTHY + GPU + "gpu=Unable to determine the device handle for GPU1: Unknown Error\n",
+            "device handle",
+        ),
+        (HEALTHY + GPU * 2 + "xid=79\n", "Xid 79 of a GPU: it has fallen off the bus"),
+        (HEALTHY + GPU * 2 + "xid=48\nxid=31\n", "Xid 48"),
+        (HEALTHY + GPU.replace("550.54.15", "470.82") * 2, "version 470.82, and at least 525"),
+        (HEALTHY + GPU.replace("23028", "15360") * 2, "15 GiB of memory"),
+        (HEALTHY.replace("cpus=8", "cpus=4") + GPU * 2, "it has 4 CPUs, and 8 are needed"),
+        (HEALTHY.replace("33554432", "8388608") + GPU * 2, "8 GiB of memory"),
+        ("", "it has 0 CPUs"),
+    ],
+)
+def test_a_defective_machine_is_found_with_its_reason(text, fault):
+    assert fault in "; ".join(faults(read_facts(text), PROMISE))
+
+
+def test_a_machine_without_promised_gpus_needs_no_driver():
+    facts = read_facts("cpus=2\nmemory_kib=4194304\n")
+    assert faults(facts, Promise(cpus=2, memory_bytes=GIB, gpus=0)) == ()
+
+
+def test_the_script_runs_here(tmp_path: Path):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'NVIDIA A10G, 23028, 550.54.15'\n")
+    smi.chmod(0o755)
+    script = with_variables(PROBE, RUN=tmp_path / "run", MARK="m1", PYTHONS="/no/python", CACHED=tmp_path)
+    done = subprocess.run(
+        ["sh", "-s"],
+        input=script,
+        text=True,
+        capture_output=True,
+        check=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+    )
+    facts: Facts = read_facts(done.stdout)
+    assert facts.cpus > 0
+    assert facts.memory_bytes > 0
+    assert facts.disk_bytes > 0
+    assert len(facts.gpus) == 1
+    assert (facts.is_watched, facts.pythons, facts.cached) == (False, {}, "")
+    assert (tmp_path / "run" / "contact").read_text() == "m1\n", "the check is a contact"

@@ -1,0 +1,49 @@
+import pytest
+
+from gridmill.domain.job import JobKind
+from gridmill.domain.resource import Resource
+from gridmill.domain.site import Site, SiteKind
+from gridmill.errors import InputError
+from gridmill.plugins import find
+from gridmill.sites.cloud.settings import check_resource, read
+
+
+def site(**settings: str) -> Site:
+    return Site(name="burst", kind=SiteKind.CLOUD, settings={"provider": "simulated", **settings})
+
+
+def test_defaults():
+    parsed = read(site())
+    assert (parsed.max_machines, parsed.python, parsed.least_driver) == (8, "/opt/gridmill/bin/python", "525")
+    assert (parsed.boot_timeout_seconds, parsed.allowed_addresses) == (600.0, ("0.0.0.0/0",))
+    find("checks", "cloud")(site(region="us-", max_price="1.50"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("provider", "acme"),
+        ("provider", ""),
+        ("max_machines", "0"),
+        ("max_machines", "many"),
+        ("python", "python; reboot"),
+        ("extras", "a b"),
+        ("boot_timeout", "soon"),
+        ("least_driver", "new"),
+        ("allowed_addresses", "everywhere"),
+        ("max_price", "cheap"),
+    ],
+)
+def test_an_invalid_setting_is_refused_with_its_place(name, text):
+    with pytest.raises(InputError) as error:
+        read(site(**{name: text}))
+    assert error.value.place == f"site burst: settings.{name}"
+
+
+def test_a_resource_for_sinks_is_refused_and_its_terms_are_checked():
+    with pytest.raises(InputError, match="loaded at home"):
+        check_resource(Resource(name="r", type=JobKind.SINK, site="burst"), site())
+    with pytest.raises(InputError, match="no setting"):
+        check_resource(
+            Resource(name="r", type=JobKind.TRAINING, site="burst", settings={"colour": "red"}), site()
+        )
