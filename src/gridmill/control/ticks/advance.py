@@ -2,6 +2,7 @@
 runs that have ended."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from functools import partial
 
 from gridmill.control.background import completed
@@ -32,7 +33,7 @@ from gridmill.control.steps.source_listing import NOTHING, SourceListing, listed
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact, Input
 from gridmill.domain.frozen import dataclass, replace
-from gridmill.domain.job import Job, JobSize
+from gridmill.domain.job import JobSize
 from gridmill.domain.provenance import Provenance
 from gridmill.domain.resource import Resource, ResourceChoice, Sizing
 from gridmill.domain.run import JobRun, Run
@@ -45,6 +46,67 @@ from gridmill.scheduler.missing_columns import empty_tables
 from gridmill.scheduler.needs import may_go_on, why_skipped
 from gridmill.scheduler.outcomes import run_state
 from gridmill.scheduler.sizing import size_job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """The reason why a job never runs."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmade:
+    """The error because of which it is unknown what a job would read."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobContent:
+    """The inputs of a job whose needed jobs have ended, its size, and what its result is made from."""
+
+    inputs: tuple[Input, ...]
+    size: JobSize
+    made_from: Provenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """The version that replaces the execution of a job. `waiting` is a text about files of the source that
+    may still change."""
+
+    content: JobContent
+    version: Artifact
+    waiting: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlace:
+    """The name of a job's resource, its record (None if it was removed), the largest amounts that one pod
+    can get at its site, the number of nodes of the site, the measurements of earlier attempts, and the
+    reason for the resource if the job may use several resources. If a resource that the job may use was
+    removed, `problem` is the error."""
+
+    name: str
+    resource: Resource | None = None
+    largest: Amounts = field(default_factory=Amounts)
+    nodes: int = 1
+    history: MeasurementHistory = field(default_factory=MeasurementHistory)
+    choice: ResourceChoice | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executed:
+    """The facts about a job that executes: its content, its place, the reason, the folder of its
+    checkpoints, and the problem with the files of a version that would have been restored."""
+
+    content: JobContent
+    place: JobPlace
+    reason: str
+    checkpoints: str = ""
+    broken: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +140,7 @@ def advance(control: Control) -> None:
         touched.add(run.id)
         after = job_run
         if job_run.state == JobState.BLOCKED and run.state == RunState.ACTIVE:
-            after = _unblocked(parts, transaction, run, job_run)
+            after = _go_on(parts, transaction, run, job_run)
         elif job_run.parts and job_run.state == JobState.RUNNING and job_run.attempt_id is None:
             after = gather(parts.endings, transaction, run, job_run)
         if after is not job_run:
@@ -109,31 +171,32 @@ def _read_candidates(parts: _Parts, transaction: Transaction) -> Iterator[tuple[
             yield run, job_run
 
 
-def _unblocked(parts: _Parts, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
-    """Return the job after the jobs that it needs have ended. While the job waits for other jobs or for the
-    list of its source's files, it is returned unchanged, and is checked again later."""
-    needs = [need for name in job_run.needs if (need := transaction.get(JobRun, name)) is not None]
-    why = why_skipped(job_run, needs, partial(transaction.get, JobRun))
-    if why is None:
-        return job_run
-    if why:
-        return replace(job_run, state=JobState.SKIPPED, message=why, ended=transaction.now)
-    again = partial(parts.endings.candidates.add, run.id, [job_run.id])
+def _go_on(parts: _Parts, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
+    """Return a blocked job after the jobs that it needs have ended, divided into parts if this is useful. A
+    job that still waits is returned unchanged."""
     try:
-        listings = listed(parts.reads, job_run.id, [job_run.job], run.folder, then=again)
-        if listings is None:
+        facts = _read_facts(parts, transaction, run, job_run)
+        if facts is None:
             return job_run
-        source = listings.get(job_run.job.name, NOTHING)
-        after = _ready(parts, transaction, run, job_run, source, again)
-        if after is job_run and listings:
-            # keep the listing, so that the source is not listed twice
-            parts.reads.pending.listings[job_run.id] = completed(lambda: listings)
-        return after
+        if not isinstance(facts, Executed):
+            return decide_unexecuted(job_run, facts, transaction.now)
+        _note_execution(parts, transaction, run, job_run, facts)
+        after = decide_execution(job_run, facts, transaction.now)
+        return cut(parts.ledger, transaction, after) if decide_may_be_cut(after) else after
     except GridmillError:
         raise
     except Exception as error:  # noqa: BLE001  a retry would fail again and block every run
         message = explained(defect(parts.endings.problems, job_run.id, error))
         return _failed(job_run, transaction.now, message)
+
+
+def _note_execution(
+    parts: _Parts, transaction: Transaction, run: Run, job_run: JobRun, executed: Executed
+) -> None:
+    code = code_of(parts.code, run, job_run.job)
+    note_provenance(parts.endings.catalog, transaction, executed.content.made_from, code)
+    if job_run.job.resources and not executed.place.problem:
+        parts.moves.choices.choosing.add(job_run.id)
 
 
 def _follow_up(endings: Endings, transaction: Transaction, ended: JobRun) -> None:
@@ -144,104 +207,26 @@ def _follow_up(endings: Endings, transaction: Transaction, ended: JobRun) -> Non
     transaction.then(look)  # after the commit, because the results of the ended job cannot be read before
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobContent:
-    """The inputs of a job whose needed jobs have ended, its size, and what its result is made from."""
-
-    inputs: tuple[Input, ...]
-    size: JobSize
-    made_from: Provenance
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReusableVersion:
-    """The version that was made from the same content as the job, or None. `may_replace` is true if this
-    version may replace an execution. `broken` is the problem with its files: empty without a problem, and
-    None while the files are being checked."""
-
-    version: Artifact | None
-    may_replace: bool
-    broken: str | None = ""
-
-
-def _ready(
-    parts: _Parts,
-    transaction: Transaction,
-    run: Run,
-    job_run: JobRun,
-    source: SourceListing,
-    again: Callable[[], None],
-) -> JobRun:
-    """Return the job after the jobs that it needs have ended. The new state is WAITING with fingerprint and
-    size, or UNCHANGED, or FAILED if an input does not exist. In a scheduled run, the new state is SKIPPED if
-    an input has no rows yet, because this is normal before the first data arrives. If a version could be
-    restored and its files are still being checked, the job is returned unchanged, and the function `again`
-    is called after the check."""
-    now = transaction.now
-    try:
-        inputs = inputs_of(parts.endings.catalog, transaction, job_run)
-        empty = empty_tables(job_run.job, inputs) if run.due is not None else ()
-        if empty:
-            return replace(job_run, state=JobState.SKIPPED, message=_no_rows(empty), ended=now)
-        content = _read_content(parts.code, run, job_run, inputs, source)
-    except StorageError:  # the store failed, not the job: the next tick tries again
-        raise
-    except GridmillError as error:
-        return _failed(job_run, now, explained(error))
-    reusable = _read_reusable(parts, run, job_run, content.made_from, again)
-    if reusable.broken is None:
-        return job_run
-    job_run = replace(job_run, external=_external(job_run, inputs), size=content.size)
-    restored = decide_restored(reusable)
-    if restored is not None:
-        return _unchanged(job_run, restored, content.made_from.fingerprint, now, source.waiting)
-    return _execute(parts, transaction, run, job_run, content, reusable)
-
-
-def _read_content(
-    code: CodeFiles, run: Run, job_run: JobRun, inputs: tuple[Input, ...], source: SourceListing
-) -> JobContent:
-    """Return the content of a job. Raises the errors of its source, of its code and of its declaration."""
-    return JobContent(
-        inputs=inputs,
-        made_from=provenance_of(code, run, job_run, inputs, source.files_or_raise()),
-        size=size_of(job_run.job, inputs, source.size_bytes),
-    )
-
-
-def _read_reusable(
-    parts: _Parts, run: Run, job_run: JobRun, made_from: Provenance, again: Callable[[], None]
-) -> ReusableVersion:
-    may_replace = not job_run.force and not job_run.job.why_executed(scheduled=run.scheduled)
-    if not may_replace and not leaves_checkpoints(job_run.job):
-        return ReusableVersion(version=None, may_replace=False)
-    version = restorable(parts.endings.catalog, job_run, made_from)
-    if version is None or not may_replace:
-        return ReusableVersion(version=version, may_replace=may_replace)
-    broken = why_broken(parts.reads, (version,), job_run.id, then=again)
-    return ReusableVersion(version=version, may_replace=True, broken=broken)
-
-
-def decide_restored(reusable: ReusableVersion) -> Artifact | None:
-    """Decide which version is restored. The result is None if the job executes."""
-    return reusable.version if reusable.may_replace and reusable.broken == "" else None
-
-
-def _unchanged(job_run: JobRun, same: Artifact, fingerprint: str, now: float, waiting: str) -> JobRun:
+def decide_unexecuted(job_run: JobRun, facts: Skipped | Unmade | Restored, now: float) -> JobRun:
+    """Decide the record of a job that ends without an execution: SKIPPED, FAILED or UNCHANGED."""
+    match facts:
+        case Skipped():
+            return replace(job_run, state=JobState.SKIPPED, message=facts.message, ended=now)
+        case Unmade():
+            return _failed(job_run, now, facts.message)
+    version, content = facts.version, facts.content
     return replace(
         job_run,
         state=JobState.UNCHANGED,
-        fingerprint=fingerprint,
-        artifacts=(same.id,),
-        message=f"as {same.run_id} made it" + (f"; {waiting}" if waiting else ""),
-        reason=why_restored(same),
+        external=_external(job_run, content.inputs),
+        size=content.size,
+        fingerprint=content.made_from.fingerprint,
+        artifacts=(version.id,),
+        message=f"as {version.run_id} made it" + (f"; {facts.waiting}" if facts.waiting else ""),
+        reason=why_restored(version),
         ready=now,
         ended=now,
     )
-
-
-def _no_rows(tables: tuple[str, ...]) -> str:
-    return f"no rows yet in {', '.join(f'`{name}`' for name in tables)}: the job runs when there are some"
 
 
 def _failed(job_run: JobRun, now: float, message: str) -> JobRun:
@@ -255,100 +240,163 @@ def _external(job_run: JobRun, inputs: tuple[Input, ...]) -> tuple[str, ...]:
     return tuple(entry.artifact.id for entry in inputs if entry.name in names)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlace:
-    """The name of a job's resource, its record (None if it was removed), the largest amounts that one pod
-    can get at its site, the number of nodes of the site, the measurements of earlier attempts, and the
-    reason for the resource if the job may use several resources."""
-
-    name: str
-    resource: Resource | None
-    largest: Amounts
-    nodes: int
-    history: MeasurementHistory
-    choice: ResourceChoice | None = None
-
-
-def _execute(
-    parts: _Parts,
-    transaction: Transaction,
-    run: Run,
-    job_run: JobRun,
-    content: JobContent,
-    reusable: ReusableVersion,
-) -> JobRun:
-    """Return the WAITING job with its resource and size, divided into parts if this is useful. The job is
-    FAILED if its resource was removed."""
-    catalog, made_from, now = parts.endings.catalog, content.made_from, transaction.now
-    broken = reusable.broken or ""
-    note_provenance(catalog, transaction, made_from, code_of(parts.code, run, job_run.job))
+def decide_execution(job_run: JobRun, executed: Executed, now: float) -> JobRun:
+    """Decide the record of a job that executes: WAITING with fingerprint and size, or FAILED if its resource
+    was removed."""
+    content, place = executed.content, executed.place
     job_run = replace(
         job_run,
-        reason=why_executes(catalog, parts.code, run, job_run, made_from, broken=broken),
-        checkpoints=checkpoints_of(run, job_run, made_from.fingerprint, reusable.version),
-        message=broken or job_run.message,
+        external=_external(job_run, content.inputs),
+        size=content.size,
+        reason=executed.reason,
+        checkpoints=executed.checkpoints,
+        resource=place.name,
     )
-    try:
-        place = _read_place(parts, job_run, content)
-    except PipelineError as error:
-        return _failed(job_run, now, explained(error))
-    if job_run.job.resources:
-        parts.moves.choices.choosing.add(job_run.id)
-    sizing = decide_size(job_run, content.size, place)
-    if sizing is None:
-        return _failed(job_run, now, f"the resource {place.name!r} of the job was removed")
-    waiting = replace(
+    if place.problem or place.resource is None:
+        return _failed(job_run, now, place.problem or f"the resource {place.name!r} of the job was removed")
+    return replace(
         job_run,
         state=JobState.WAITING,
-        resource=place.name,
-        fingerprint=made_from.fingerprint,
-        sizing=sizing,
+        fingerprint=content.made_from.fingerprint,
+        sizing=_size_at(job_run, content.size, place, place.resource),
+        message=executed.broken or job_run.message,
         ready=now,
     )
-    return cut(parts.ledger, transaction, waiting) if decide_may_be_cut(waiting.job) else waiting
 
 
-def _read_place(parts: _Parts, job_run: JobRun, content: JobContent) -> JobPlace:
-    """Return the place of a job. Raises PipelineError if a resource that the job may use was removed."""
-    name, choice, snapshot = job_run.resource, None, parts.ledger.snapshot
-    if job_run.job.resources:
-        chosen, choice = chosen_resource(parts.moves, parts.joining, job_run, content.inputs, content.size)
-        name = chosen.name
-    resource = snapshot.resource_of(name, job_run.job.kind)
-    site = snapshot.sites.get(resource.site) if resource is not None else None
-    largest = Amounts()
-    if resource is not None:
-        largest = asked_of(snapshot, resource, snapshot.largest_pod(resource.site))
-    return JobPlace(
-        name=name,
-        resource=resource,
-        largest=largest,
-        nodes=len(site.nodes) if site is not None else 1,
-        history=snapshot.history,
-        choice=choice,
-    )
-
-
-def decide_size(job_run: JobRun, size: JobSize, place: JobPlace) -> Sizing | None:
-    """Decide the size of a job at its place. The result is None if its resource was removed."""
-    if place.resource is None:
-        return None
+def _size_at(job_run: JobRun, size: JobSize, place: JobPlace, resource: Resource) -> Sizing:
     sizing = size_job(
         job_run.job,
         size,
         place.history,
         pipeline=job_run.pipeline,
-        resource=place.resource,
+        resource=resource,
         largest=place.largest,
         nodes=place.nodes,
     )
     return with_choice(sizing, place.choice)
 
 
-def decide_may_be_cut(job: Job) -> bool:
+def decide_may_be_cut(job_run: JobRun) -> bool:
     """Decide whether a job may be divided into parts. A command without `each` and a training are never
     divided."""
-    return job.each is not None or (job.command is None and job.training is None)
+    job = job_run.job
+    is_whole = job.each is None and (job.command is not None or job.training is not None)
+    return job_run.state == JobState.WAITING and not is_whole
+
+
+def _read_facts(
+    parts: _Parts, transaction: Transaction, run: Run, job_run: JobRun
+) -> Skipped | Unmade | Restored | Executed | None:
+    """Return the facts that decide how a blocked job goes on. The result is None while the job waits for
+    other jobs, for the list of its source's files, or for the check of a version's files. The job is then
+    checked again later."""
+    needs = [need for name in job_run.needs if (need := transaction.get(JobRun, name)) is not None]
+    why = why_skipped(job_run, needs, partial(transaction.get, JobRun))
+    if why is None:
+        return None
+    if why:
+        return Skipped(message=why)
+    again = partial(parts.endings.candidates.add, run.id, [job_run.id])
+    listings = listed(parts.reads, job_run.id, [job_run.job], run.folder, then=again)
+    if listings is None:
+        return None
+    source = listings.get(job_run.job.name, NOTHING)
+    facts = _read_ready(parts, transaction, run, job_run, source, again)
+    if facts is None and listings:
+        # keep the listing, so that the source is not listed twice
+        parts.reads.pending.listings[job_run.id] = completed(lambda: listings)
+    return facts
+
+
+def _read_ready(
+    parts: _Parts,
+    transaction: Transaction,
+    run: Run,
+    job_run: JobRun,
+    source: SourceListing,
+    again: Callable[[], None],
+) -> Skipped | Unmade | Restored | Executed | None:
+    """Return the facts about a job whose needed jobs have ended. In a scheduled run, a job is skipped if an
+    input has no rows yet, because this is normal before the first data arrives. If a version could be
+    restored and its files are still being checked, the result is None, and the function `again` is called
+    after the check."""
+    catalog = parts.endings.catalog
+    try:
+        inputs = inputs_of(catalog, transaction, job_run)
+        empty = empty_tables(job_run.job, inputs) if run.due is not None else ()
+        if empty:
+            return Skipped(message=_no_rows(empty))
+        made_from = provenance_of(parts.code, run, job_run, inputs, source.files_or_raise())
+        size = size_of(job_run.job, inputs, source.size_bytes)
+    except StorageError:  # the store failed, not the job: the next tick tries again
+        raise
+    except GridmillError as error:
+        return Unmade(message=explained(error))
+    content = JobContent(inputs=inputs, size=size, made_from=made_from)
+    may_replace = decide_may_replace(job_run, scheduled=run.scheduled)
+    is_searched = may_replace or leaves_checkpoints(job_run.job)
+    version = restorable(catalog, job_run, made_from) if is_searched else None
+    if version is None or not may_replace:
+        return _read_execution(parts, run, job_run, content, version)
+    broken = why_broken(parts.reads, (version,), job_run.id, then=again)
+    if broken is None:
+        return None
+    if not broken:
+        return Restored(content=content, version=version, waiting=source.waiting)
+    return _read_execution(parts, run, job_run, content, version, broken)
+
+
+def _no_rows(tables: tuple[str, ...]) -> str:
+    return f"no rows yet in {', '.join(f'`{name}`' for name in tables)}: the job runs when there are some"
+
+
+def decide_may_replace(job_run: JobRun, *, scheduled: bool) -> bool:
+    """Decide whether an earlier version may replace the execution of a job. `scheduled` is true for a job of
+    a run that a schedule started."""
+    return not job_run.force and not job_run.job.why_executed(scheduled=scheduled)
+
+
+def _read_execution(
+    parts: _Parts,
+    run: Run,
+    job_run: JobRun,
+    content: JobContent,
+    version: Artifact | None,
+    broken: str = "",
+) -> Executed:
+    catalog, made_from = parts.endings.catalog, content.made_from
+    return Executed(
+        content=content,
+        reason=why_executes(catalog, parts.code, run, job_run, made_from, broken=broken),
+        checkpoints=checkpoints_of(run, job_run, made_from.fingerprint, version),
+        broken=broken,
+        place=_read_place(parts, job_run, content),
+    )
+
+
+def _read_place(parts: _Parts, job_run: JobRun, content: JobContent) -> JobPlace:
+    name, choice, snapshot = job_run.resource, None, parts.ledger.snapshot
+    if job_run.job.resources:
+        try:
+            chosen, choice = chosen_resource(
+                parts.moves, parts.joining, job_run, content.inputs, content.size
+            )
+        except PipelineError as error:
+            return JobPlace(name=name, problem=explained(error))
+        name = chosen.name
+    resource = snapshot.resource_of(name, job_run.job.kind)
+    if resource is None:
+        return JobPlace(name=name)
+    site = snapshot.sites.get(resource.site)
+    return JobPlace(
+        name=name,
+        resource=resource,
+        largest=asked_of(snapshot, resource, snapshot.largest_pod(resource.site)),
+        nodes=len(site.nodes) if site else 1,
+        history=snapshot.history,
+        choice=choice,
+    )
 
 
 def _end_run(ledger: Ledger, transaction: Transaction, run_id: str) -> None:
