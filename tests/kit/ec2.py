@@ -24,7 +24,7 @@ def client(
         service,
         region_name=region,
         endpoint_url=simulation.endpoint_url,
-        config=Config(retries={"max_attempts": attempts, "mode": "standard"}),
+        config=Config(retries={"total_max_attempts": attempts, "mode": "standard"}),
         **{
             "aws_access_key_id": simulation.access_key,
             "aws_secret_access_key": simulation.secret_key,

@@ -57,7 +57,7 @@ class NoMachines:
 
     def __init__(self) -> None:
         # 198.18.0.0/15 is reserved for benchmarks (RFC 2544): nothing real has such an address.
-        self.private_network = IPv4Network("10.0.0.0/16")
+        self.private_network = IPv4Network("10.0.0.0/13")
         self.public_network = IPv4Network("198.18.0.0/15")
         self.metadata: dict[str, dict[str, str]] = {}
         self._ended: dict[str, Callable[[str], None]] = {}

@@ -21,7 +21,6 @@ _RESERVED_ADDRESSES = 4
 
 Source: https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html
 """
-_NETWORKS_OF_A_REGION = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,7 @@ class Subnet:
 
 
 def _subnets(call: Call) -> list[Subnet]:
-    networks = list(_network_of(call).subnets(new_prefix=24))
+    networks = list(_network_of(call).subnets(prefixlen_diff=2))
     return [
         Subnet(
             id=f"subnet-{hashlib.sha256(zone.encode()).hexdigest()[:17]}",
@@ -50,7 +49,7 @@ def _subnets(call: Call) -> list[Subnet]:
 def _network_of(call: Call) -> IPv4Network:
     """Returns the addresses of a region, which no other region has, because all share one network."""
     index = list(catalogue.REGIONS).index(call.region.name)
-    return list(call.world.host.private_network.subnets(new_prefix=20))[index]
+    return list(call.world.host.private_network.subnets(prefixlen_diff=3))[index]
 
 
 def subnet_named(call: Call, subnet_id: str) -> Subnet:
