@@ -74,7 +74,10 @@ CHECKS: Mapping[str, str] = {
 }
 """Functions that take a Site and raise InputError for errors that can be found before the site is
 contacted."""
-CLOUDS: Mapping[str, str] = {"simulated": "gridmill.testing.cloud.provider:make"}
+CLOUDS: Mapping[str, str] = {
+    "aws": "gridmill.clouds.aws.cloud:make",
+    "simulated": "gridmill.testing.cloud.provider:make",
+}
 """The functions that open an account at a provider of machines, by the kind of the provider. Each of these
 functions takes the settings (such as `region`) and a function that returns the value of a secret by its name,
 and returns a CloudPort."""

@@ -32,6 +32,7 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
         ("gridmill.auth.bad", "gridmill.stores.sql"),
         ("gridmill.sites.bad", "gridmill.storage.root"),
         ("gridmill.jobs.bad", "gridmill.sites.machine"),
+        ("gridmill.clouds.aws.bad", "gridmill.sites.machine"),
     ),
     "kinds-of-sites": (
         ("gridmill.sites.ray.bad", "gridmill.sites.slurm.site"),
@@ -56,6 +57,14 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
     "kinds-of-stores": (
         ("gridmill.stores.sqlite", "gridmill.stores.postgresql"),
         ("gridmill.stores.memory", "gridmill.stores.sqlite"),
+    ),
+    "kinds-of-clouds": (
+        ("gridmill.clouds.aws.bad", "gridmill.sites.cloud.boot"),
+        ("gridmill.sites.cloud.bad", "gridmill.clouds.aws.cloud"),
+    ),
+    "clouds": (
+        ("gridmill.control.bad", "gridmill.clouds.aws.cloud"),
+        ("gridmill.cli.bad", "gridmill.clouds.aws.offers"),
     ),
     "pure": (
         *(

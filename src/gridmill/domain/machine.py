@@ -58,7 +58,8 @@ class ProviderTraits:
 class Offer:
     """A type of machine that can be rented in a region. The prices are per hour, in micro-units of
     `currency`, and None if they are unknown. `zones` are the zones that offer the type. `gpu_memory_bytes` is
-    the memory of each GPU. `architecture` is `x86_64` or `arm64`."""
+    the memory of each GPU. `architecture` is `x86_64` or `arm64`. `read` is the Unix time at which the
+    provider stated the prices, or None if that is unknown."""
 
     provider: str
     region: str
@@ -74,6 +75,7 @@ class Offer:
     price_micros: int | None = None
     spot_price_micros: int | None = None
     currency: str = "USD"
+    read: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from gridmill.testing.cloud.ec2 import catalogue
 from gridmill.testing.cloud.ec2.call import Call
+from gridmill.testing.cloud.ec2.catalogue import INSTANCE_TYPES
 from gridmill.testing.cloud.ec2.filters import tag_set
 from gridmill.testing.cloud.ec2.records import Instance, State
 from gridmill.testing.cloud.ec2.wire import moment
@@ -48,6 +49,7 @@ def instance_shape(instance: Instance, call: Call) -> dict[str, Any]:
         "VirtualizationType": "hvm",
         "Hypervisor": "xen",
         "EbsOptimized": False,
+        "CpuOptions": _cpu_options(instance.type),
         "EnaSupport": True,
         "SourceDestCheck": True,
         "Tags": tag_set(instance.tags),
@@ -62,6 +64,11 @@ def instance_shape(instance: Instance, call: Call) -> dict[str, Any]:
         },
     }
     return shape | _optional(instance, has_addresses)
+
+
+def _cpu_options(instance_type: str) -> dict[str, int]:
+    vcpus = INSTANCE_TYPES[instance_type].vcpus
+    return {"CoreCount": vcpus // 2, "ThreadsPerCore": 2}
 
 
 def _optional(instance: Instance, has_addresses: bool) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Cloud providers, one package each. Each package implements the port `gridmill.ports.cloud.CloudPort`."""

@@ -1,0 +1,37 @@
+"""The cache of offers on the disk: a file for each region. A damaged file counts as missing."""
+
+import contextlib
+from pathlib import Path
+
+from gridmill.codec import decode, encode
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.machine import Offer
+from gridmill.errors import InputError
+from gridmill.private_files import write_private
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedOffers:
+    """The offers of a region, and the Unix time at which they were read."""
+
+    read: float
+    offers: tuple[Offer, ...]
+
+
+def read_cache(folder: Path, region: str) -> CachedOffers | None:
+    """Read the cached offers of a region, or return None if there are none that can be read."""
+    try:
+        return decode(_path(folder, region).read_bytes(), CachedOffers)
+    except (OSError, InputError):
+        return None
+
+
+def write_cache(folder: Path, region: str, cached: CachedOffers) -> None:
+    """Write the offers of a region. If the disk is full or read-only, nothing is cached."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_private(_path(folder, region), encode(cached))
+
+
+def _path(folder: Path, region: str) -> Path:
+    return folder / f"aws-{region}.json"
