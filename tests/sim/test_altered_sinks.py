@@ -19,7 +19,7 @@ ADD = AlterVerb.ADD
 SALES = SinkSpec(source=Source(path="sales.csv"), columns={"tax": ColumnType.FLOAT})
 SHOPS = SinkSpec(source=Source(path="shops.csv"))
 WRONG = [
-    (change_of(ADD, Constraint(column="pricee", min=0)), "no 'pricee'; did you mean 'price'"),
+    (change_of(ADD, Constraint(column="pricee", min=0)), "no 'pricee'; did you mean `price`"),
     (change_of(ADD, Constraint(unique=("id", "price"))), "no 'id'; it has shop, price, tax"),
     (change_of(ADD, Constraint(foreign_key=("shop",), references="shops")), "'shops' has no 'shop'"),
     (change_of(ADD, Outage(time="at", begins="2024-01-01", ends="2024-01-02")), "outage_window.time: "),

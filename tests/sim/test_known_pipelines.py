@@ -77,5 +77,5 @@ def test_runs_in_some_states(grid: Simulation) -> None:
 
 def test_an_unknown_name_is_answered_with_a_name_like_it(grid: Simulation) -> None:
     finish(grid, service(grid).start_run(replace(pipeline(), name="weather")).run)
-    with pytest.raises(NotFoundError, match="did you mean 'weather'"):
+    with pytest.raises(NotFoundError, match="did you mean `weather`"):
         service(grid).pipeline("wether")

@@ -133,7 +133,7 @@ def test_a_name_that_no_version_has_is_refused_before_anything_runs(grid: Simula
     finish(grid, grid.submit(variant("a")))
     with pytest.raises(InputError, match="job 'p' reads 'w/lime', which does not exist") as caught:
         service(grid).start_run(reader("w/lime"))
-    assert caught.value.hint == "Did you mean 'w/line'? Otherwise: Run the pipeline 'w' first."
+    assert caught.value.hint == "Did you mean `w/line`? Otherwise: Run the pipeline 'w' first."
     planned = service(grid).plan_run(reader("w/lime"))
     assert "'w/lime', which does not exist" in planned.jobs[0].problem
     with pytest.raises(InputError, match="there is no version 'w/line@7'"):
@@ -176,7 +176,7 @@ def test_an_unknown_result_of_another_pipeline_is_refused_for_a_command_too(grid
     finish(grid, grid.submit(Pipeline(name="w", jobs=(command("model"),))))
     with pytest.raises(InputError, match="job 'c' reads 'w/modle', which does not exist") as caught:
         service(grid).start_run(Pipeline(name="use", jobs=(command("c", needs=("w/modle",)),)))
-    assert "Did you mean 'w/model'?" in caught.value.hint
+    assert "Did you mean `w/model`?" in caught.value.hint
     wrong = Pipeline(name="use", jobs=(dataset("d", "", needs=("w/model",)),))
     with pytest.raises(PipelineError, match="job 'd' needs 'w/model', a result of another pipeline"):
         service(grid).start_run(wrong)

@@ -92,7 +92,7 @@ def test_best_goes_by_the_metric_that_was_set(cases: Service) -> None:
 def test_best_goes_by_a_metric_that_there_is(cases: Service) -> None:
     with pytest.raises(InputError, match="no version of 'w/m' was measured by 'validation_acu'") as caught:
         cases.set_alias(alias("best", metric="max:validation_acu"))
-    assert caught.value.hint == "Did you mean 'validation_auc'?"
+    assert caught.value.hint == "Did you mean `validation_auc`?"
     assert cases.aliases().items == ()
 
 

@@ -16,8 +16,8 @@ from fastapi.routing import APIRoute
 from starlette.responses import HTMLResponse, Response
 
 from gridmill.codec import encode
-from gridmill.declarations.problems import did_you_mean
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import did_you_mean
 from gridmill.errors import InputError
 from gridmill.ports.grid import Grid
 

@@ -6,8 +6,7 @@ of the hyperparameter search. Pipelines are listed by name, with their file and 
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -30,6 +29,7 @@ from gridmill.domain.amounts import show_bytes, show_count, show_number, show_se
 from gridmill.domain.artifact import BEST, LATEST, Alias, Artifact, ArtifactKind, best_of
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.metrics import HIGHER_IS_BETTER, headline
+from gridmill.domain.naming import did_you_mean, similar_name
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import ProjectView
 from gridmill.domain.resource import Resource
@@ -92,14 +92,16 @@ def read_states(noun: Noun | None, words: Sequence[str]) -> tuple[Any, ...]:
     return tuple(_read(kind, word.strip().lower()) for one in words for word in one.split(","))
 
 
+def _similar_state(word: str, names: Iterable[str]) -> str:
+    meant = _MEANT.get(word, "")
+    return str(meant) if meant in names else similar_name(word, names)
+
+
 def _read(kind: type[StrEnum], word: str) -> StrEnum:
     state_names = [state.value for state in kind]
     if word in state_names:
         return kind(word)
-    near = (
-        [_MEANT[word]] if kind is RunState and word in _MEANT else get_close_matches(word, state_names, n=1)
-    )
-    meant = f"; did you mean {str(near[0])!r}?" if near else ""
+    meant = did_you_mean(word, state_names, find=_similar_state)
     raise InputError(f"{word!r} is not a state{meant}", hint=f"The states are {', '.join(state_names)}.")
 
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TypeGuard
 
 from gridmill.declarations.matrix import expand_jobs, is_matrix
-from gridmill.declarations.problems import FieldPath, Problem, did_you_mean, show_value
+from gridmill.declarations.problems import FieldPath, Problem, show_value
 from gridmill.declarations.shell import UnsafeError, fill_shell
 from gridmill.declarations.yaml import (
     Value,
@@ -28,7 +28,7 @@ from gridmill.declarations.yaml import (
     scalar,
 )
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.naming import read_moment, word
+from gridmill.domain.naming import did_you_mean, read_moment, word
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.schedule import ScheduleSpec
 from gridmill.domain.sql_statement import DUE, REFERENCE, Given, check_statement, literals, references_of

@@ -2,10 +2,10 @@
 reported together."""
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from pathlib import PurePath
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import similar_name
 from gridmill.errors import PipelineError
 
 MOST = 10
@@ -79,18 +79,7 @@ _ALIKE_FILES = 0.7
 
 
 def similar_file(name: str, names: Iterable[str]) -> str:
-    """Returns `; did you mean ...?`, or an empty text if no name is similar. The extensions of file names
-    are not compared, because many files have the same extension."""
-    stems = {name: PurePath(name).stem.lower() for name in names}
-    close = get_close_matches(PurePath(name).stem.lower(), list(stems.values()), n=1, cutoff=_ALIKE_FILES)
-    similar = next((one for one, stem in stems.items() if close and stem == close[0]), None)
-    return f"; did you mean `{similar}`?" if similar else ""
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean ...?`, or an empty text if no known word is similar. If the name of a field
-    contains a unit, the unit is ignored."""
-    names = list(known)
-    bare = word.lower().removesuffix("_seconds").removesuffix("_bytes")
-    close = [name for name in names if name.lower() == bare] or get_close_matches(word.lower(), names, n=1)
-    return f"; did you mean `{close[0]}`?" if close else ""
+    """Returns the name of the most similar file, or an empty text if no name is similar. The extensions of
+    file names are not compared, because many files have the same extension."""
+    by_stem = {PurePath(one).stem: one for one in reversed(list(names))}
+    return by_stem.get(similar_name(PurePath(name).stem, by_stem, _ALIKE_FILES), "")

@@ -24,7 +24,6 @@ from gridmill.declarations.parameters import SubstitutedDocument, fill_in, with_
 from gridmill.declarations.problems import (
     FieldPath,
     Problem,
-    did_you_mean,
     show_value,
     similar_file,
     to_error,
@@ -32,7 +31,7 @@ from gridmill.declarations.problems import (
 from gridmill.declarations.schema import FLATTENED, KINDS, nouns_in, origin_of, parts, validator
 from gridmill.declarations.validate import check
 from gridmill.declarations.yaml import YamlDocument, YamlMapping, lines_of, parse_documents
-from gridmill.domain.naming import word
+from gridmill.domain.naming import did_you_mean, suggestion, word
 from gridmill.domain.pipeline import Pipeline, PipelineSource
 from gridmill.domain.resource import Resource
 from gridmill.domain.sink import Constraint, Outage, SinkSpec
@@ -82,9 +81,8 @@ def _check(document: YamlDocument, place: FieldPath, path_text: str, folder: Fil
     if not inside:
         yield document.problem(place, f"`{name}` is outside the pipeline's folder")
     elif not exists:
-        yield document.problem(
-            place, f"there is no file `{name}`{similar_file(file.name, _similar_file(file))}", _WHERE
-        )
+        meant = did_you_mean(file.name, _similar_file(file), find=similar_file)
+        yield document.problem(place, f"there is no file `{name}`{meant}", _WHERE)
     elif function:
         yield from _check_function(document, place, file, function)
 
@@ -373,10 +371,8 @@ def _decode(data: bytes, path: Path) -> str:
 
 def _near(path: Path) -> str:
     names = [name for name in _listing(path.parent) if name.endswith((".yaml", ".yml"))]
-    guess = similar_file(path.name, names).removeprefix("; ")
-    if guess:
-        return guess[0].upper() + guess[1:]
-    return f"That folder contains {', '.join(names[:5])}." if names else "Check the path."
+    otherwise = f"That folder contains {', '.join(names[:5])}." if names else "Check the path."
+    return suggestion(path.name, names, otherwise, find=similar_file)
 
 
 def _inside(path: Path) -> str:

@@ -13,10 +13,10 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from gridmill.declarations.other_tools import value_pointer
-from gridmill.declarations.problems import did_you_mean
 from gridmill.declarations.yaml import YamlFloat, YamlInteger
 from gridmill.domain.amounts import parse_bytes, parse_count, parse_period, parse_seconds
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import did_you_mean
 from gridmill.errors import InputError
 
 PARAMETER = {"type": "string", "pattern": r"\$\{"}

@@ -4,12 +4,13 @@ jobs must fit into their resources."""
 import re
 from collections.abc import Iterator, Mapping
 
-from gridmill.declarations.problems import FieldPath, Problem, did_you_mean
+from gridmill.declarations.problems import FieldPath, Problem
 from gridmill.declarations.yaml import Value, YamlDocument, YamlList, YamlMapping
 from gridmill.domain.command import input_variable
 from gridmill.domain.due_times import check_spec
 from gridmill.domain.graph import NAMED_WHERE_READ, order
 from gridmill.domain.job import Job, JobKind
+from gridmill.domain.naming import did_you_mean
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.prediction import KEYS_HINT, OWN_COLUMNS
 from gridmill.domain.schedule import ScheduleSpec

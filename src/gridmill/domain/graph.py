@@ -2,10 +2,10 @@
 slack of all other jobs."""
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from heapq import heapify, heappop, heappush
 
 from gridmill.domain.job import Job
+from gridmill.domain.naming import suggestion
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.run import CriticalPath, JobRun
 from gridmill.domain.states import FINISHED_JOBS
@@ -56,11 +56,10 @@ def _checked_needs(job: Job, pipeline: Pipeline, names: Mapping[str, int]) -> tu
         )
     for need in needs:
         if need not in names:
-            close = get_close_matches(need, names, n=1)
             raise PipelineError(
                 f"job {job.name!r} needs {need!r}, which is not a job of this pipeline",
                 place=f"{pipeline.name}: jobs.{job.name}",
-                hint=f"Did you mean {close[0]!r}?" if close else f"Jobs are {', '.join(sorted(names))}.",
+                hint=suggestion(need, names, f"Jobs are {', '.join(sorted(names))}."),
             )
     return needs
 

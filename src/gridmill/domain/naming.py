@@ -1,11 +1,14 @@
-"""This module checks and parses short texts that people write: names, HOST:PORT addresses and moments.
+"""This module checks and parses short texts that people write: names, HOST:PORT addresses and moments. For a
+name that does not exist, it finds the similar name that was probably meant.
 
 Names become parts of paths and ids, so only certain characters are allowed in names.
 """
 
 import json
 import re
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, tzinfo
+from difflib import get_close_matches
 from ipaddress import AddressValueError, IPv6Address
 
 from gridmill.domain.calendar import moment_of
@@ -21,6 +24,36 @@ def check_name(what: str, name: str) -> None:
             f"{name!r} cannot be the name of a {what}",
             hint="Use lower-case letters, digits, - and _. Begin with a letter or digit.",
         )
+
+
+def similar_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the known name that is most similar to `name`, or an empty text if no name is similar. Upper
+    case and lower case are treated as equal, and a unit at the end of `name` is ignored. `cutoff` is the
+    smallest similarity, from 0 to 1 (difflib)."""
+    by_lower = {one.lower(): one for one in known}
+    lower = name.lower()
+    bare = lower.removesuffix("_seconds").removesuffix("_bytes")
+    close = [bare] if bare in by_lower else get_close_matches(lower, by_lower, n=1, cutoff=cutoff)
+    return by_lower[close[0]] if close else ""
+
+
+FindSimilar = Callable[[str, Iterable[str]], str]
+
+
+def suggestion(
+    name: str, known: Iterable[str], otherwise: str = "", *, find: FindSimilar = similar_name
+) -> str:
+    """Return a hint with the name that was probably meant, or the text `otherwise` if no known name is
+    similar."""
+    similar = find(name, known)
+    return f"Did you mean `{similar}`?" if similar else otherwise
+
+
+def did_you_mean(name: str, known: Iterable[str], *, find: FindSimilar = similar_name) -> str:
+    """Return the suggestion as the end of a sentence (`; did you mean ...?`), or an empty text if no known
+    name is similar."""
+    text = suggestion(name, known, find=find)
+    return f"; {text[0].lower()}{text[1:]}" if text else ""
 
 
 LAST_PORT = 65535

@@ -6,12 +6,12 @@ The conditions are settings of the resource. A setting that the resource does no
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
-from difflib import get_close_matches
 from typing import TypeVar
 
 from gridmill.domain.amounts import GIB, parse_bytes, parse_seconds
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import HOUR_SECONDS, MICROS, RentalTerms
+from gridmill.domain.naming import suggestion
 from gridmill.domain.resource import Resource
 from gridmill.domain.site import Site
 from gridmill.errors import InputError
@@ -86,11 +86,10 @@ def rental_terms(resource: Resource, site: Site) -> RentalTerms:
 def _check_names(resource: Resource) -> None:
     for name in resource.settings:
         if name not in RENTAL_SETTINGS:
-            near = get_close_matches(name, RENTAL_SETTINGS, n=1)
-            meant = f"Did you mean {near[0]!r}? " if near else ""
+            names = ", ".join(RENTAL_SETTINGS)
             raise InputError(
                 f"a resource at a cloud site has no setting {name!r}",
-                hint=f"{meant}Settings are {', '.join(RENTAL_SETTINGS)}.",
+                hint=f"{suggestion(name, RENTAL_SETTINGS)} Settings are {names}.".lstrip(),
                 place=f"resource {resource.name}: settings.{name}",
             )
 

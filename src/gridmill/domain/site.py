@@ -3,11 +3,11 @@ observations of these nodes."""
 
 from collections.abc import Mapping
 from dataclasses import field
-from difflib import get_close_matches
 from enum import StrEnum
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.naming import suggestion
 from gridmill.domain.route import Route
 from gridmill.errors import InputError
 
@@ -119,11 +119,10 @@ def check_settings(site: Site, allowed: Mapping[str, str]) -> None:
     description)."""
     for name in site.settings:
         if name not in allowed:
-            near = get_close_matches(name, allowed, n=1)
-            meant = f"Did you mean {near[0]!r}? " if near else ""
+            names = ", ".join(sorted(allowed)) or "none"
             raise InputError(
                 f"a {site.kind} site has no setting {name!r}",
-                hint=f"{meant}Settings are  {', '.join(sorted(allowed)) or 'none'}.",
+                hint=f"{suggestion(name, allowed)} Settings are {names}.".lstrip(),
                 place=f"site {site.name}: settings.{name}",
             )
 

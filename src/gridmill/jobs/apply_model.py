@@ -8,13 +8,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from gridmill.domain.naming import similar_name
 from gridmill.domain.training import Objective
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.classes import probability_columns
@@ -193,8 +193,8 @@ def _needed(table: pa.Table, card: ModelCard, name: str) -> pa.Table:
     missing = [column for column in features if column not in column_names]
     if missing:
         others = [column for column in column_names if column not in features]
-        near = {column: get_close_matches(column, others, n=1) for column in missing}
-        texts = [f"{column!r}" + (f" (there is {n[0]!r})" if n else "") for column, n in near.items()]
+        near = {column: similar_name(column, others) for column in missing}
+        texts = [f"{column!r}" + (f" (there is `{one}`)" if one else "") for column, one in near.items()]
         hint = (
             f"The model needs {', '.join(features)}, in any order. Further columns are ignored. "
             "Compute these columns as the dataset of the model does, or use a prediction job."

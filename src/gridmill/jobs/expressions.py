@@ -8,12 +8,12 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any
 
 import duckdb
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import suggestion
 from gridmill.errors import InputError
 from gridmill.jobs.duckdb_engine import Types, fetch_rows, literal, quoted
 
@@ -256,11 +256,11 @@ def explain(error: duckdb.Error, types: Types, place: str, sql: str = "") -> Inp
     message, _, position = str(error).partition("\n\n")
     text = message.partition(": ")[2] or message
     named = re.search(r'"([^"]+)"', text)
-    near = get_close_matches(named[1], types, n=1) if named else []
-    meant = f" Did you mean {near[0]!r}?" if near else ""
-    available = f"The columns are {', '.join(types)}." if types else ""
+    meant = suggestion(named[1], types) if named else ""
+    available = f"The columns are {', '.join(types)}. " if types else ""
     at = position or (_first(named[1], sql) if named else "")
-    return InputError(f"{text.splitlines()[0]}\n{at}".strip(), hint=f"{available}{meant}", place=place)
+    hint = f"{available}{meant}".rstrip()
+    return InputError(f"{text.splitlines()[0]}\n{at}".strip(), hint=hint, place=place)
 
 
 def _first(word: str, sql: str) -> str:

@@ -5,12 +5,12 @@ probabilities determine the class of a row.
 """
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
 from gridmill.domain.metrics import HIGHER_IS_BETTER
+from gridmill.domain.naming import suggestion
 from gridmill.domain.training import Objective
 from gridmill.errors import InputError
 from gridmill.jobs.features import Floats, Integers
@@ -71,10 +71,9 @@ def check_metric(metric: str | None, objective: Objective, place: str) -> str:
     if metric is None:
         return names[0]
     if metric not in names:
-        near = get_close_matches(metric, names, n=1)
         raise InputError(
             f"there is no metric {metric!r} for {objective}",
-            hint=f"Did you mean {near[0]!r}?" if near else f"The metrics are {', '.join(names)}.",
+            hint=suggestion(metric, names, f"The metrics are {', '.join(names)}."),
             place=place,
         )
     return metric

@@ -1,7 +1,6 @@
 """Reads the rows of a version in a program that is not a job: all rows, some columns, or a single split."""
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +9,7 @@ import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
 from gridmill.domain.artifact import Artifact
+from gridmill.domain.naming import did_you_mean
 from gridmill.errors import InputError, StorageError
 from gridmill.jobs.parquet_reader import RowGroupDataset
 from gridmill.jobs.tables import open_version
@@ -65,9 +65,8 @@ def _chosen(
     names = list(table.schema.names if columns is None else columns)
     for name in names:
         if name not in table.schema.names:
-            near = get_close_matches(name, table.schema.names, n=1)
             raise InputError(
-                f"{version.id} has no column {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                f"{version.id} has no column {name!r}{did_you_mean(name, table.schema.names)}",
                 hint=f"It has {', '.join(table.schema.names)}.",
             )
     return table, names, None if split is None else _of_split(table, split, version)

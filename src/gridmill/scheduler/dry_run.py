@@ -3,7 +3,6 @@ obstacles."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
-from difflib import get_close_matches
 from functools import partial
 
 from gridmill.domain.amounts import Amounts
@@ -11,6 +10,7 @@ from gridmill.domain.farm_protocol import QueuePosition
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.graph import order
 from gridmill.domain.job import Job, JobSize, When
+from gridmill.domain.naming import suggestion
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.resource import Resource, asks_for_need, default_resource
 from gridmill.domain.site import LOCAL
@@ -219,10 +219,8 @@ def _problem(
     if problem is None:
         return ""
     names = [*snapshot.resources, *(other.name for other in pipeline.resources)]
-    close = get_close_matches(name, names, n=1) if resource is None else []
-    return f"{_place(job, problem, pipeline)}{problem.message}. " + (
-        f"Did you mean {close[0]!r}?" if close else problem.hint
-    )
+    hint = suggestion(name, names, problem.hint) if resource is None else problem.hint
+    return f"{_place(job, problem, pipeline)}{problem.message}. {hint}"
 
 
 def _place(job: Job, problem: RefusalReason, pipeline: Pipeline) -> str:

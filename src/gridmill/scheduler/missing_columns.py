@@ -8,12 +8,12 @@ functions of this module are pure.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 
 from gridmill.domain.artifact import Input
 from gridmill.domain.dataset import AsOfJoin, DatasetSpec, Join, Lag, Window
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
+from gridmill.domain.naming import did_you_mean
 from gridmill.domain.sink_overrides import SinkChange
 
 Known = Mapping[str, tuple[str, ...]]
@@ -34,33 +34,27 @@ class NamedColumn:
     column: str
 
 
-def missing(job: Job, columns_by_table: Known) -> tuple[str, ...]:
-    """Return sentences about the columns that a job names and its tables do not have."""
-    columns = (
-        one
-        for one in _named(job)
-        if one.table in columns_by_table and one.column not in columns_by_table[one.table]
-    )
-    return tuple(dict.fromkeys(_missing_column(one, columns_by_table[one.table]) for one in columns))
-
-
-def missing_named(job: Job, columns_by_table: Known) -> tuple[NamedColumn, ...]:
-    """Return the columns that a job names but that its tables do not have. Upper case and lower case are
-    treated as equal. Each field is listed only once."""
-    known = {table: {name.lower() for name in names} for table, names in columns_by_table.items()}
-    wrong = (one for one in _named(job) if one.table in known and one.column.lower() not in known[one.table])
+def missing(
+    columns: Iterable[NamedColumn], known: Known, *, ignore_case: bool = False
+) -> tuple[NamedColumn, ...]:
+    """Return the columns that the known tables do not have, each field once. With `ignore_case`, upper case
+    and lower case are treated as equal."""
+    form = str.lower if ignore_case else str
+    names = {table: {form(name) for name in columns_of_table} for table, columns_of_table in known.items()}
+    wrong = (one for one in columns if one.table in names and form(one.column) not in names[one.table])
     return tuple(dict.fromkeys(wrong))
 
 
-def missing_of(change: SinkChange, sink: str, columns_by_table: Known) -> tuple[str, ...]:
-    """Return sentences about the columns that an addition to a sink names and that its table does not have.
-    For a foreign key, this also applies to the table of the other sink."""
-    columns = (one for one in _of_change(change, sink) if one.table in columns_by_table)
-    wrong = (one for one in columns if one.column.lower() not in map(str.lower, columns_by_table[one.table]))
-    return tuple(dict.fromkeys(_missing_column(one, columns_by_table[one.table]) for one in wrong))
+def missing_text(column: NamedColumn, known: Known) -> str:
+    """Return a sentence about a missing column, which begins with its field."""
+    available = known[column.table]
+    meant = did_you_mean(column.column, available) or f"; it has {', '.join(dict.fromkeys(available))}"
+    return f"{column.field}: {column.table!r} has no {column.column!r}{meant}"
 
 
-def _of_change(change: SinkChange, sink: str) -> Iterator[NamedColumn]:
+def columns_of_change(change: SinkChange, sink: str) -> Iterator[NamedColumn]:
+    """Yield the columns that an addition to a sink names. For a foreign key, these are also the columns of
+    the other sink."""
     rule, plain = change.constraint, _AGGREGATE.fullmatch(change.text)
     if rule is not None:
         yield from (NamedColumn(field="constraint", table=sink, column=name) for name in rule.columns)
@@ -74,14 +68,8 @@ def _of_change(change: SinkChange, sink: str) -> Iterator[NamedColumn]:
         yield NamedColumn(field="metric", table=sink, column=plain[1])
 
 
-def _missing_column(named_column: NamedColumn, available: tuple[str, ...]) -> str:
-    near = get_close_matches(named_column.column.lower(), [name.lower() for name in available], n=1)
-    meant = next((name for name in available if near and name.lower() == near[0]), None)
-    help_ = f"did you mean {meant!r}?" if meant else f"it has {', '.join(dict.fromkeys(available))}"
-    return f"{named_column.field}: {named_column.table!r} has no {named_column.column!r}; {help_}"
-
-
-def _named(job: Job) -> Iterator[NamedColumn]:
+def columns_of(job: Job) -> Iterator[NamedColumn]:
+    """Yield the columns that a job names."""
     if job.training is not None:
         for name in job.training.features:
             yield NamedColumn(field="training.features", table=job.training.dataset, column=name)

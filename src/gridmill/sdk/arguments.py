@@ -6,7 +6,6 @@ and the error would appear far from the call.
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from enum import Enum
 from functools import cache, wraps
 from numbers import Integral, Real
@@ -14,6 +13,7 @@ from pathlib import PurePath
 from types import NoneType, UnionType
 from typing import IO, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from gridmill.domain.naming import did_you_mean
 from gridmill.errors import InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -87,8 +87,7 @@ def _unbound(
     if unknown is None:
         message = str(error).replace(" required", "")
     else:
-        near = get_close_matches(unknown, takes, n=1)
-        message = f"there is no argument `{unknown}`" + (f"; did you mean `{near[0]}`?" if near else "")
+        message = f"there is no argument `{unknown}`{did_you_mean(unknown, takes)}"
     return InputError(message, place=f"{function.__name__}()", hint=f"It takes {', '.join(takes) or 'none'}.")
 
 

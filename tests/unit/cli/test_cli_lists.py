@@ -53,12 +53,12 @@ def test_other_lists_have_a_length_too(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("runs", "--state", "faild"), "did you mean 'failed'"),
-        (("runs", "--state", "running"), "did you mean 'active'"),
+        (("runs", "--state", "faild"), "did you mean `failed`"),
+        (("runs", "--state", "running"), "did you mean `active`"),
         (("runs", "--state", "purple"), "active, stopping, succeeded, failed, stopped"),
         (("models", "--state", "failed"), "--state works only with runs and deployments"),
         (("models", "--pipeline", "demo"), "--pipeline works only with runs"),
-        (("deployments", "--state", "gon"), "did you mean 'gone'"),
+        (("deployments", "--state", "gon"), "did you mean `gone`"),
     ],
 )
 def test_what_is_no_state_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:

@@ -69,7 +69,7 @@ def test_what_is_wrong_has_file_line_and_cure(
     said = capsys.readouterr().out
     line = next(n for n, text in enumerate(file.read_text().splitlines(), 1) if "column: rental," in text)
     assert f"error: {file}:{line}: jobs.features.dataset.label.column: " in said
-    assert "did you mean 'rentals'?" in said
+    assert "did you mean `rentals`?" in said
     assert said.endswith(f"{file}: 6 jobs, 1 problem\n")
     assert not read_settings().home.exists()
 

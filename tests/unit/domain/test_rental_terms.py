@@ -106,7 +106,7 @@ def test_an_invalid_value_is_refused_with_its_place_and_a_hint(name, text):
 def test_an_unknown_setting_of_the_resource_is_refused_with_the_near_name():
     with pytest.raises(InputError, match="no setting 'max_prize'") as error:
         _terms({"max_prize": "1"})
-    assert "'max_price'" in error.value.hint
+    assert "`max_price`" in error.value.hint
     assert error.value.place == "resource burst: settings.max_prize"
 
 

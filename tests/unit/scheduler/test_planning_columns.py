@@ -17,7 +17,7 @@ from gridmill.domain.dataset import (
 )
 from gridmill.domain.job import Job
 from gridmill.domain.training import ModelKind, TrainingSpec
-from gridmill.scheduler.missing_columns import missing
+from gridmill.scheduler.missing_columns import Known, columns_of, missing, missing_text
 
 KNOWN = {"sales": ("shop", "day", "sold"), "shops": ("shop", "City"), "prices": ("shop", "since", "price")}
 BASIS = Basis(table="sales", time="day", entity=("shop",))
@@ -42,13 +42,17 @@ GOOD = DatasetSpec(
 )
 
 
+def missing_texts(job: Job, known: Known) -> tuple[str, ...]:
+    return tuple(missing_text(one, known) for one in missing(columns_of(job), known))
+
+
 def said(spec: DatasetSpec) -> tuple[str, ...]:
-    return missing(Job(name="d", dataset=spec), KNOWN)
+    return missing_texts(Job(name="d", dataset=spec), KNOWN)
 
 
 def test_nothing_is_said_where_all_is_there_or_nobody_knows() -> None:
     assert said(GOOD) == ()
-    assert missing(Job(name="d", dataset=replace(GOOD, basis=replace(BASIS, time="dya"))), {}) == ()
+    assert missing_texts(Job(name="d", dataset=replace(GOOD, basis=replace(BASIS, time="dya"))), {}) == ()
     assert said(DatasetSpec(sql="select nothing from sales", tables=("sales",))) == ()
 
 
@@ -57,7 +61,7 @@ def test_nothing_is_said_where_all_is_there_or_nobody_knows() -> None:
     [
         (
             replace(GOOD, basis=replace(BASIS, time="dya")),
-            "dataset.basis.time: 'sales' has no 'dya'; did you mean 'day'?",
+            "dataset.basis.time: 'sales' has no 'dya'; did you mean `day`?",
         ),
         (
             replace(GOOD, lags=(Lag(column="zzz", steps=(1,)),)),
@@ -65,15 +69,15 @@ def test_nothing_is_said_where_all_is_there_or_nobody_knows() -> None:
         ),
         (
             replace(GOOD, joins=(Join(table="shops", on=("shop",), columns=("city",)),)),
-            "dataset.joins[0].columns: 'shops' has no 'city'; did you mean 'City'?",
+            "dataset.joins[0].columns: 'shops' has no 'city'; did you mean `City`?",
         ),
         (
             replace(GOOD, asof_joins=(AsOfJoin(table="prices", on=("shop",), known_at="sinse"),)),
-            "dataset.asof_joins[0].known_at: 'prices' has no 'sinse'; did you mean 'since'?",
+            "dataset.asof_joins[0].known_at: 'prices' has no 'sinse'; did you mean `since`?",
         ),
         (
             replace(GOOD, label=Label(column="slod", horizon_seconds=60.0)),
-            "dataset.label.column: 'sales' has no 'slod'; did you mean 'sold'?",
+            "dataset.label.column: 'sales' has no 'slod'; did you mean `sold`?",
         ),
         (
             replace(
@@ -82,7 +86,7 @@ def test_nothing_is_said_where_all_is_there_or_nobody_knows() -> None:
                     table="prices", on=("shp",), known_at="since", horizon_seconds=60.0, outcome=LabelRule.ANY
                 ),
             ),
-            "dataset.label.on: 'sales' has no 'shp'; did you mean 'shop'?",
+            "dataset.label.on: 'sales' has no 'shp'; did you mean `shop`?",
         ),
     ],
 )  # fmt: skip
@@ -97,5 +101,11 @@ def test_all_are_said() -> None:
 
 def test_features_of_a_training_are_those_of_its_dataset() -> None:
     spec = TrainingSpec(dataset="d", model=ModelKind.LINEAR, features=("sold_lag_1", "sold_lag_9"))
-    found = missing(Job(name="m", training=spec), {"d": ("sold_lag_1", "sold_mean")})
-    assert found == ("training.features: 'd' has no 'sold_lag_9'; did you mean 'sold_lag_1'?",)
+    found = missing_texts(Job(name="m", training=spec), {"d": ("sold_lag_1", "sold_mean")})
+    assert found == ("training.features: 'd' has no 'sold_lag_9'; did you mean `sold_lag_1`?",)
+
+
+def test_the_same_letters_in_another_case_count_if_case_is_ignored():
+    job = Job(name="d", dataset=replace(GOOD, basis=replace(BASIS, time="DAY")))
+    assert [one.column for one in missing(columns_of(job), KNOWN)] == ["DAY"]
+    assert missing(columns_of(job), KNOWN, ignore_case=True) == ()

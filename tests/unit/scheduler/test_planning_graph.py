@@ -65,7 +65,7 @@ def test_a_long_cycle_is_named_without_what_leads_to_it():
 def test_an_unknown_need_is_named_with_what_was_meant():
     with pytest.raises(PipelineError, match="needs 'lod'") as caught:
         order(a_pipeline(a_job("load"), a_job("train", "lod")))
-    assert caught.value.hint == "Did you mean 'load'?"
+    assert caught.value.hint == "Did you mean `load`?"
 
 
 def test_a_dry_run_tells_waves_times_and_memory():
@@ -123,7 +123,7 @@ def test_problems_are_said_with_what_to_do():
         resources=resources,
     )
     problems = {job.job: job.problem for job in dry_run(pipeline, a_snapshot(), {}, frozenset()).jobs}
-    assert problems["typo"] == "there is no resource 'trainer'. Did you mean 'trainers'?"
+    assert problems["typo"] == "there is no resource 'trainer'. Did you mean `trainers`?"
     assert problems["kind"].startswith("resource 'trainers' is for training jobs, this is a command job")
     assert problems["large"].startswith("needs 48 GiB; the largest node of site local has 4 GiB")
 

@@ -199,7 +199,7 @@ def test_columns_go_by_name_and_others_do_not_matter(linear: Version, rows: pa.T
 def test_missing_columns_are_all_named(linear: Version, rows: pa.Table):
     renamed = rows.rename_columns([{"humid": "humidity"}.get(n, n) for n in rows.column_names])
     with pytest.raises(
-        InputError, match=r"needs the columns 'humid' \(there is 'humidity'\), 'wave'"
+        InputError, match=r"needs the columns 'humid' \(there is `humidity`\), 'wave'"
     ) as caught:
         linear.predict(renamed.drop_columns(["wave"]))
     assert "The model needs city, value, humid, wave, slope, in any order" in caught.value.hint

@@ -92,7 +92,7 @@ def test_a_sink_is_read_as_its_version_was(tmp_path: Path):
     ("call", "text"),
     [
         (lambda v: v.to_arrow(columns=["z"]), "p/a@1 has no column 'z'"),
-        (lambda v: v.to_arrow(columns=["spilt"]), "did you mean 'split'"),
+        (lambda v: v.to_arrow(columns=["spilt"]), "did you mean `split`"),
         (lambda v: v.to_arrow(columns=5), "`columns` is a list of names, got 5"),
         (lambda v: v.to_arrow(columns=[]), "`columns` is a list of names"),
         (lambda v: v.to_pandas(split="tset"), "has no split 'tset'"),

@@ -2,12 +2,12 @@
 `pipeline/job@prod`."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.state import Catalog
 from gridmill.control.steps.latest import latest_of
 from gridmill.domain.artifact import BEST, LATEST, Alias, Artifact, best_of, split_reference
+from gridmill.domain.naming import suggestion
 from gridmill.domain.run import Attempt
 from gridmill.errors import NotFoundError
 
@@ -104,8 +104,7 @@ def _latest(catalog: Catalog, name: str) -> Artifact:
 def _near(ledger: Ledger, name: str) -> str:
     """Return the existing name that is most similar to this name, and the command that lists all names."""
     names = {version.name for version in ledger.read_all(Artifact) if not version.removed}
-    near = get_close_matches(name, names, n=1)
-    return (f"Did you mean {near[0]!r}? " if near else "") + "`gridmill list artifacts` lists all names."
+    return f"{suggestion(name, names)} `gridmill list artifacts` lists all names.".lstrip()
 
 
 def _best(ledger: Ledger, name: str, metric: str) -> Artifact:

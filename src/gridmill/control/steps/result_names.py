@@ -2,13 +2,13 @@
 the run."""
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.state import Catalog
 from gridmill.control.steps.references import find_version
 from gridmill.domain.artifact import Artifact, split_reference
 from gridmill.domain.job import Job
+from gridmill.domain.naming import suggestion
 from gridmill.errors import InputError, NotFoundError
 
 
@@ -67,6 +67,5 @@ def _place(job: Job, reference: str) -> str:
 def _near(ledger: Ledger, reference: str) -> str:
     name = split_reference(reference)[0]
     names = {version.name for version in ledger.read_all(Artifact)}
-    close = get_close_matches(name, names, n=1)
-    first = f"Run the pipeline {name.partition('/')[0]!r} first."
-    return f"Did you mean {close[0]!r}? Otherwise: {first}" if close else first
+    meant, first = suggestion(name, names), f"Run the pipeline {name.partition('/')[0]!r} first."
+    return f"{meant} Otherwise: {first}" if meant else first

@@ -5,7 +5,6 @@ resources request from their sites are checked before any job waits.
 """
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Candidates, Catalog, Channels, Clients, Counters, RunCreation
@@ -17,7 +16,7 @@ from gridmill.domain.due_times import check_times
 from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
 from gridmill.domain.job import Job, JobSize, When
-from gridmill.domain.naming import check_name
+from gridmill.domain.naming import check_name, did_you_mean
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.resource import Resource, Sizing, default_resource
@@ -195,9 +194,9 @@ def resource_of(
         result = resources.get(job.resource)
         if result is None:
             names = sorted(name for name, r in resources.items() if not r.default)
-            listed, close = ", ".join(names) or "none yet", get_close_matches(job.resource, names, n=1)
+            listed = ", ".join(names) or "none yet"
             raise PipelineError(
-                f"there is no resource {job.resource!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
+                f"there is no resource {job.resource!r}{did_you_mean(job.resource, names)}",
                 place=place,
                 hint=f"There are: {listed}. "
                 f"Create it: `gridmill configure resource {job.resource} --type {job.kind}`.",

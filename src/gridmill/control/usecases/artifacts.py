@@ -1,7 +1,5 @@
 """This module has the use cases of versions and their aliases."""
 
-from difflib import get_close_matches
-
 from gridmill.control.ledger import Transaction
 from gridmill.control.removable import check_removal, plan_removal, removed_uris
 from gridmill.control.steps.latest import note_set
@@ -23,6 +21,7 @@ from gridmill.domain.comparison import (
 )
 from gridmill.domain.frozen import replace
 from gridmill.domain.metrics import read_metric
+from gridmill.domain.naming import suggestion
 from gridmill.domain.run import Attempt
 from gridmill.domain.version_manifest import VerificationResult, manifest_uri
 from gridmill.domain.views import RemovalPreview, VersionView
@@ -105,12 +104,7 @@ class VersionUseCases(UseCases):
             name for version in versions_of(self._ledger, alias.name) for name in version.output.metrics
         }
         if metric not in metric_names:
-            near = get_close_matches(metric, metric_names, n=1)
-            hint = (
-                f"Did you mean {near[0]!r}?"
-                if near
-                else f"Known metrics are {', '.join(sorted(metric_names))}."
-            )
+            hint = suggestion(metric, metric_names, f"Known metrics are {', '.join(sorted(metric_names))}.")
             raise InputError(f"no version of {alias.name!r} was measured by {metric!r}", hint=hint)
 
     def remove_alias(self, alias_id: str) -> None:

@@ -1,7 +1,5 @@
 """This module has the use cases of stored pipeline declarations."""
 
-from difflib import get_close_matches
-
 from gridmill.control.ledger import Transaction
 from gridmill.control.steps.due_runs import schedule_view
 from gridmill.control.steps.pipeline_folders import note_origin
@@ -10,6 +8,7 @@ from gridmill.control.usecases.base import UseCases
 from gridmill.domain.due_times import check_spec
 from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
+from gridmill.domain.naming import did_you_mean
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.views import ScheduleView
@@ -58,8 +57,7 @@ class PipelineUseCases(UseCases):
         """Return the declaration of one pipeline."""
         record = self._ledger.store.get(Pipeline, name)
         if record is None or not isinstance(record.noun, Pipeline):
-            near = get_close_matches(name, [one.name for one in self._list(Pipeline)], n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
+            meant = did_you_mean(name, (one.name for one in self._list(Pipeline)))
             raise NotFoundError(
                 f"there is no pipeline {name!r}{meant}", hint="`gridmill list pipelines` shows them."
             )

@@ -27,7 +27,13 @@ from gridmill.errors import InputError, NotFoundError, UnavailableError, explain
 from gridmill.ports.site import ComparingSite, SitePort, TransferSite
 from gridmill.ports.storage import Storage
 from gridmill.scheduler.dry_run import TransferInput
-from gridmill.scheduler.missing_columns import Known, missing, missing_of
+from gridmill.scheduler.missing_columns import (
+    Known,
+    columns_of,
+    columns_of_change,
+    missing,
+    missing_text,
+)
 from gridmill.scheduler.site_choice import InputVersion
 
 Lacking = Mapping[str, Mapping[str, int]]
@@ -174,9 +180,13 @@ def with_columns_checked(
     unknown = [error for error in problems if error is not None]
     for error in unknown:
         error.place = pipeline.lines.place(error.place) if pipeline.lines is not None else error.place
-    wrong = [*map(explained, unknown), *missing(job, columns)]
-    unsure = missing(job, later)
+    wrong = [*map(explained, unknown), *_missing_texts(job, columns)]
+    unsure = _missing_texts(job, later)
     return replace(planned, problem=planned.problem or "; ".join(wrong), doubt="; ".join(unsure))
+
+
+def _missing_texts(job: Job, known: Known) -> tuple[str, ...]:
+    return tuple(missing_text(one, known) for one in missing(columns_of(job), known))
 
 
 def check_change(catalog: Catalog, name: str, spec: SinkSpec, change: SinkChange) -> None:
@@ -192,7 +202,8 @@ def check_change(catalog: Catalog, name: str, spec: SinkSpec, change: SinkChange
         if version is not None:
             names = tuple(column.name for column in version.output.columns)
             columns[called] = (*names, *_declared(spec)) if called == sink else names
-    wrong = "; ".join(missing_of(change, sink, columns))
+    absent = missing(columns_of_change(change, sink), columns, ignore_case=True)
+    wrong = "; ".join(missing_text(one, columns) for one in absent)
     if wrong:
         tables = (f"{called!r} has {', '.join(dict.fromkeys(names))}" for called, names in columns.items())
         raise InputError(

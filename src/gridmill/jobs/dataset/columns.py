@@ -2,8 +2,8 @@
 type."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
+from gridmill.domain.naming import did_you_mean
 from gridmill.errors import InputError
 from gridmill.jobs.duckdb_engine import Types
 
@@ -11,6 +11,7 @@ SQL_RESULT = "__sql"
 """The table name for the result of the `sql` that a dataset declares."""
 _NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL", "BOOLEAN")
 _RESULT = "the result of `sql`"
+_SHOWN = 20
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
@@ -19,12 +20,17 @@ def find_column(name: str, types: Types, table: str, field: str) -> str:
     name and the existing columns."""
     if name in types:
         return types[name]
-    near = get_close_matches(name.lower(), [column.lower() for column in types], n=1)
-    meant = [column for column in types if near and column.lower() == near[0]]
-    raise InputError(
-        f"{_called(table)} has no column {name!r}" + (f"; did you mean {meant[0]!r}?" if meant else ""),
-        hint=f"It has {', '.join(types)}.",
-        place=f"dataset.{field}",
+    raise missing_column(name, types, table, f"dataset.{field}")
+
+
+def missing_column(name: str, columns: Iterable[str], table: str, place: str) -> InputError:
+    """Return the error that a table has no column of that name."""
+    names = list(columns)
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return InputError(
+        f"{_called(table)} has no column {name!r}{did_you_mean(name, names)}",
+        hint=f"It has {shown}.",
+        place=place,
     )
 
 

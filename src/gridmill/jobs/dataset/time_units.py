@@ -7,7 +7,6 @@ the time unit is the only unit that fits all numbers of the column.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 import duckdb
@@ -18,6 +17,7 @@ from gridmill.domain.amounts import show_count
 from gridmill.domain.calendar import show_moment
 from gridmill.domain.dataset import NUMBER_FORMATS, Basis, DatasetSpec, Label
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import did_you_mean
 from gridmill.domain.source import UNIX_UNITS
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.context import JobContext
@@ -201,9 +201,8 @@ def check_declared(spec: DatasetSpec, types: Mapping[str, Types], units: Units) 
         declared_names = [".".join(at) for at in kinds if at[0] != SQL_RESULT] + [
             name for table, name in kinds if table in named
         ]
-        near = get_close_matches(key, declared_names, n=1)
         raise InputError(
-            f"there is no column {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            f"there is no column {key!r}{did_you_mean(key, declared_names)}",
             hint="Write COLUMN or TABLE.COLUMN, with a table that the dataset reads.",
             place=place,
         )

@@ -5,12 +5,12 @@ checks the label, features, splits, weights, metrics and lengths of sequences.
 """
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 
 import pyarrow as pa
 
 from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.job import Job
+from gridmill.domain.naming import did_you_mean, suggestion
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.training import Combine, ModelKind, Objective, TrainingSpec
 from gridmill.errors import DataError, InputError
@@ -58,10 +58,9 @@ def check_prediction(
         for column, is_numeric in model.features.items() if model is not None else ():
             place = f"prediction.models[{number}]"
             if column not in parts.schema.names:
-                near = get_close_matches(column, parts.schema.names, n=1)
                 raise InputError(
                     f"model {name!r} needs column {column!r}, which dataset {spec.dataset!r} does not have"
-                    + (f"; did you mean {near[0]!r}?" if near else ""),
+                    + did_you_mean(column, parts.schema.names),
                     hint="A dataset to predict needs the features of the dataset on which the model is "
                     "trained.",
                     place=place,
@@ -146,8 +145,7 @@ def _check_repeated(spec: TrainingSpec, numeric: Sequence[str], dataset: Preflig
     name = spec.repeat
     if name is None or name in numeric or "=" in name or dataset.open:
         return
-    near = get_close_matches(name, numeric, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"Numeric features: {', '.join(numeric)}."
+    hint = suggestion(name, numeric, f"Numeric features: {', '.join(numeric)}.")
     raise InputError(f"there is no numeric feature {name!r} to repeat", hint=hint, place="training.repeat")
 
 

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import field, fields, is_dataclass
-from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from gridmill.domain.job import Job, JobKind
 from gridmill.domain.preflight import PreflightFinding, PreflightRequest, PreflightResult, UncheckedJob
 from gridmill.domain.training import Objective
 from gridmill.errors import GridmillError, InputError, NotFoundError, UnavailableError
+from gridmill.jobs.dataset.columns import missing_column
 from gridmill.jobs.dataset.time_units import INFERRED
 from gridmill.jobs.expressions import explain
 from gridmill.jobs.preflight.datasets import check_dataset, check_texts
@@ -37,7 +37,7 @@ from gridmill.jobs.preflight.results import (
     doubtful,
 )
 from gridmill.jobs.preflight.sinks import check_sink
-from gridmill.scheduler.missing_columns import missing_named
+from gridmill.scheduler.missing_columns import columns_of, missing
 
 _QUOTED = re.compile(r"'([^']+)'|\"([^\"]+)\"")
 _MOST_DEPTH = 4
@@ -226,18 +226,11 @@ def _also_missing(
         if not one.open
     }
     made = _made_by(job)
-    for other in missing_named(job, columns):
+    for other in missing(columns_of(job), columns, ignore_case=True):
         if other.column in made or path.startswith(other.field) or repr(other.column) in message:
             continue
-        has = columns[other.table]
-        near = get_close_matches(other.column, has, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
-        yield PreflightFinding(
-            job=job.name,
-            path=other.field,
-            message=f"table {other.table!r} has no column {other.column!r}{meant}",
-            hint=f"It has {', '.join(has[:20])}{', ...' if len(has) > 20 else ''}.",
-        )
+        error = missing_column(other.column, columns[other.table], other.table, other.field)
+        yield PreflightFinding(job=job.name, path=other.field, message=error.message, hint=error.hint)
 
 
 def _made_by(job: Job) -> set[str]:

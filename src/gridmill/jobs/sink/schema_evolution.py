@@ -8,11 +8,11 @@ change of the columns automatically.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 
 import pyarrow as pa
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import suggestion
 from gridmill.domain.sink import ColumnType, SinkSpec
 from gridmill.errors import DataError
 from gridmill.jobs.sink.convert import ARROW, TIMESTAMP, MisfitError, TextRules, convert
@@ -154,10 +154,8 @@ def _check(name: str, names: Iterable[str], place: str, field: str) -> None:
     available = tuple(names)
     if name in available:
         return
-    near = get_close_matches(name, available, n=1)
-    more = f" Did you mean {near[0]!r}?" if near else ""
     raise DataError(
         f"there is no column {name!r}, which `{field}` names",
-        hint=f"The columns are {', '.join(available)}.{more}",
+        hint=f"The columns are {', '.join(available)}. {suggestion(name, available)}".rstrip(),
         place=place,
     )

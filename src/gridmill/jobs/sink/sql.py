@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
-from difflib import get_close_matches
 from typing import Any, TypeVar
 from warnings import catch_warnings, simplefilter
 
@@ -21,6 +20,7 @@ from sqlalchemy.dialects.mysql import SET
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, NoSuchTableError, SQLAlchemyError
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import suggestion
 from gridmill.domain.source import SqlSource
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.convert import TIMESTAMP
@@ -270,10 +270,9 @@ def _declared(type_: sa.types.TypeEngine[Any], *, is_mysql: bool) -> pa.DataType
 
 
 def _missing(message: str, name: str, available: list[str], place: str) -> DataError:
-    near = get_close_matches(name, available, n=1)
-    more = f" Did you mean {near[0]!r}?" if near else ""
     shown = ", ".join(sorted(available)[:10]) or "nothing"
-    return DataError(message, hint=f"There is {shown}.{more}", place=place)
+    hint = f"There is {shown}. {suggestion(name, available)}".rstrip()
+    return DataError(message, hint=hint, place=place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 
 from gridmill.domain.dataset import SCALERS
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import suggestion
 from gridmill.domain.training import Objective, TrainingSpec
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.classes import TEXT, Classes, find_classes
@@ -160,8 +160,7 @@ def find_subject(
     features = tuple(details.get("features") or ())
     for name in chosen:
         if name not in features:
-            near = get_close_matches(name, features, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"The features are {', '.join(features)}."
+            hint = suggestion(name, features, f"The features are {', '.join(features)}.")
             raise InputError(f"the dataset has no feature {name!r}", hint=hint, place=place)
     return DatasetColumns(
         features=tuple(chosen) or features,

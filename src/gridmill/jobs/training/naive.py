@@ -4,12 +4,11 @@ Every useful model must be better than this baseline. A model can also learn the
 value. A model that learns the change learns only the difference from the naive prediction.
 """
 
-from difflib import get_close_matches
-
 import numpy as np
 import numpy.typing as npt
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import suggestion
 from gridmill.domain.training import Objective, TrainingSpec
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
@@ -154,6 +153,5 @@ def repeated_input(frame: SortedFrame, name: str) -> int:
     name."""
     if name in frame.names:
         return frame.names.index(name)
-    near = get_close_matches(name, frame.names, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"Numeric features: {', '.join(frame.names)}."
+    hint = suggestion(name, frame.names, f"Numeric features: {', '.join(frame.names)}.")
     raise InputError(f"there is no numeric feature {name!r} to repeat", hint=hint, place="training.repeat")

@@ -2,11 +2,11 @@
 row."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 import numpy as np
 import pyarrow as pa
 
+from gridmill.domain.naming import suggestion
 from gridmill.domain.training import ClassWeight, TrainingSpec
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.features import Floats, is_number, numbers
@@ -18,10 +18,9 @@ def check_column(name: str, schema: pa.Schema, chosen: tuple[str, ...]) -> None:
     """Raise InputError if the dataset does not have this column, if the column is not numeric, or if it is
     declared as a feature."""
     if name not in schema.names:
-        near = get_close_matches(name, schema.names, n=1)
         raise InputError(
             f"the dataset has no column {name!r}",
-            hint=f"Did you mean {near[0]!r}?" if near else f"The columns are {', '.join(schema.names)}.",
+            hint=suggestion(name, schema.names, f"The columns are {', '.join(schema.names)}."),
             place=_PLACE,
         )
     kind = schema.field(name).type

@@ -237,7 +237,7 @@ LATER = Label(column="x", horizon_seconds=3600)
 WRONG = [
     (
         DatasetSpec(basis=Basis(table="obs", time="tt")),
-        "table 'obs' has no column 'tt'; did you mean 't'",
+        "table 'obs' has no column 'tt'; did you mean `t`",
         "basis",
     ),
     (DatasetSpec(basis=Basis(table="obs", time="x")), "'x' of 'obs' has type DOUBLE, not timestamp", "basis"),

@@ -164,7 +164,7 @@ def test_an_unknown_metric_gets_a_suggestion(tmp_path):
     dataset, trained = prepare(tmp_path, "naive")
     with pytest.raises(InputError) as caught:
         predict(prediction_context(tmp_path, dataset, trained, best_by="rsme"))
-    assert caught.value.hint == "Did you mean 'rmse'?"
+    assert caught.value.hint == "Did you mean `rmse`?"
 
 
 def test_an_unsorted_dataset_is_refused_for_sequences(tmp_path):

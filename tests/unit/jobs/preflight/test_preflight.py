@@ -120,19 +120,19 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "w.csv\n",
         "w.csv\n      columns: {tmp: float}\n",
         "6: jobs.w.sink.columns.tmp",
-        "Did you mean 'temp'?",
+        "Did you mean `temp`?",
     ),
     "selected column": (
         "w.csv\n",
         "w.csv\n      select: [time, citi]\n",
         "6: jobs.w.sink.select[1]",
-        "Did you mean 'city'?",
+        "Did you mean `city`?",
     ),
     "renamed column": (
         "w.csv\n",
         "w.csv\n      rename: {tempp: t}\n",
         "6: jobs.w.sink.rename.tempp",
-        "Did you mean 'temp'?",
+        "Did you mean `temp`?",
     ),
     "constrained column": (
         "w.csv\n",
@@ -182,7 +182,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "9: jobs.d.dataset.basis.time",
         "It has time,city,temp",
     ),
-    "basis time": ("time: time", "time: tme", "9: jobs.d.dataset.basis.time", "did you mean 'time'?"),
+    "basis time": ("time: time", "time: tme", "9: jobs.d.dataset.basis.time", "did you mean `time`?"),
     "basis time is text": ("time: time", "time: kind", "9: jobs.d.dataset.basis", "not timestamp"),
     "basis entity": (
         "entity: [city]",
@@ -202,7 +202,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "{column: temp, steps",
         "{column: tmp, steps",
         "13: jobs.d.dataset.lags[0].column",
-        "did you mean 'temp'?",
+        "did you mean `temp`?",
     ),
     "window of text": (
         "{column: rain, span",
@@ -214,7 +214,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "{column: rain, span",
         "{column: rian, span",
         "15: jobs.d.dataset.windows[0].column",
-        "did you mean 'rain'?",
+        "did you mean `rain`?",
     ),
     "window of another table": (
         "span: 6h, agg",
@@ -226,7 +226,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "temp * 2",
         "temmp * 2",
         "17: jobs.d.dataset.features.double",
-        "Did you mean 'temp'?",
+        "Did you mean `temp`?",
     ),
     "syntax of a feature": ("temp * 2", "temp * (2", "17: jobs.d.dataset.features.double", "syntax error"),
     "function of a feature": ("temp * 2", "sinn(temp)", "17: jobs.d.dataset.features.double", "sinn"),
@@ -242,7 +242,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "label: {column: temp",
         "label: {column: tmp",
         "18: jobs.d.dataset.label.column",
-        "did you mean 'temp'?",
+        "did you mean `temp`?",
     ),
     "horizon": ("horizon: 6h", "horizon: 3000d", "18: jobs.d.dataset.label", "no row is left"),
     "steps": ("horizon: 6h", "steps: 5000", "18: jobs.d.dataset.label", "no row is left"),
@@ -277,7 +277,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "tmp",
     ),
     "table of sql": ("from w group", "from ww group", "23: jobs.totals.dataset.sql", "ww"),
-    "column of sql": ("sum(rain)", "sum(rian)", "23: jobs.totals.dataset.sql", "Did you mean 'rain'?"),
+    "column of sql": ("sum(rain)", "sum(rian)", "23: jobs.totals.dataset.sql", "Did you mean `rain`?"),
     "syntax of sql": ("from w group", "form w group", "23: jobs.totals.dataset.sql", "syntax error"),
     "function of sql": ("sum(rain)", "summ(rain)", "23: jobs.totals.dataset.sql", "summ"),
     "type in sql": ("sum(rain)", "sum(kind)", "23: jobs.totals.dataset.sql", "sum(VARCHAR)"),
@@ -321,7 +321,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "model: gbdt",
         "model: gbdt, features: [doubl]",
         "27: jobs.trees.training.features[0]",
-        "Did you mean 'double'?",
+        "Did you mean `double`?",
     ),
     "weight": ("model: gbdt", "model: gbdt, weight: wt", "27: jobs.trees.training.weight", "no column 'wt'"),
     "weight of text": (
@@ -606,4 +606,4 @@ def test_all_columns_that_no_table_has_are_found_at_once(file: Path, tmp_path: P
         ("d", "dataset.label.column"),
     ]
     shown = [show_finding(pipeline, one) for one in found.findings]
-    assert "has no column 'raim'; did you mean 'rain'? It has time, city, temp, rain, kind." in shown[1]
+    assert "has no column 'raim'; did you mean `rain`? It has time, city, temp, rain, kind." in shown[1]

@@ -139,8 +139,8 @@ def test_loading_anew_from_less_than_there_was_is_refused(case: SinkCase) -> Non
 @pytest.mark.parametrize(
     ("sql", "message", "hint"),
     [
-        ({"table": "sale"}, "there is no table 'sale'", "Did you mean 'sales'?"),
-        ({"cursor": "idd"}, "there is no column 'idd', which `cursor` names", "Did you mean 'id'?"),
+        ({"table": "sale"}, "there is no table 'sale'", "Did you mean `sales`?"),
+        ({"cursor": "idd"}, "there is no column 'idd', which `cursor` names", "Did you mean `id`?"),
         ({"query": "SELECT absent"}, "the database reports: no such column: absent", ""),
         (
             {"cursor": "paid", "query": "SELECT x'00' AS paid"},

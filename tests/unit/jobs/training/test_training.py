@@ -257,7 +257,7 @@ def test_a_loss_that_is_no_number_names_the_learning_rate(tmp_path):
 def test_an_unknown_feature_gets_a_suggestion(tmp_path):
     with pytest.raises(InputError) as caught:
         train(tmp_path, "linear", features=("waves",))
-    assert caught.value.hint == "Did you mean 'wave'?"
+    assert caught.value.hint == "Did you mean `wave`?"
 
 
 def test_a_naive_model_repeats_only_what_is_there(tmp_path):
