@@ -1,5 +1,7 @@
 """Jobs on rented machines, which are virtual hosts that boot with cloud-init and its user data."""
 
+import os
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +20,7 @@ from gridmill.settings import read_settings
 from gridmill.sites.cloud.boot import NOTICES
 from gridmill.sites.cloud.site import CloudSite
 from gridmill.testing.hosts import network
-from tests.e2e.conftest import PATIENCE_SECONDS, eventually
+from tests.e2e.conftest import GRIDMILL, PATIENCE_SECONDS, eventually
 from tests.kit.host_cloud import (
     HostCloud,
     HostMachine,
@@ -113,6 +115,17 @@ class Rented:
         )
         assert [one.name for one in (self.settings.home / "leases").iterdir()] == ["owner.mark"]
 
+    def gridmill(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """A command of this home."""
+        return subprocess.run(
+            [GRIDMILL, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "GRIDMILL_HOME": str(self.settings.home)},
+            stdin=subprocess.DEVNULL,
+        )
+
     def site(self) -> CloudSite:
         port = self.node.node.control.sites["burst"]
         assert isinstance(port, CloudSite)
@@ -175,6 +188,9 @@ def test_the_control_node_is_restarted_while_a_job_runs(rent: Rent) -> None:
     rented = rent()
     run = rented.start()
     machine = rented.begun(run)
+    said = rented.gridmill("ssh", "lease-1", "--", "hostname; id -un")
+    assert said.stdout.split() == ["m20", "root"], said.stderr
+    assert rented.gridmill("ssh", "lease-2").returncode == 4
     rented.leave()
     rented.open()
     rented.go()

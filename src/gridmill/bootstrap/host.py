@@ -109,6 +109,12 @@ class ProgramHost:
 
         return reap(order)
 
+    def ssh_words(self, settings: "Settings", lease: str) -> tuple[str, ...]:
+        """See Host."""
+        from gridmill.sites.cloud.keys import ssh_words
+
+        return ssh_words(settings.home, lease)
+
     def checks(self, settings: "Settings") -> "Iterator[Check]":
         """See Host."""
         from gridmill.bootstrap.checks import look

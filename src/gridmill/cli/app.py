@@ -41,6 +41,7 @@ COMMANDS = {
     "restore": ("gridmill.cli.archive:restore", "Restore the pipelines of an archive."),
     "recover": ("gridmill.cli.recover:recover", "Restore lost records from the storage root."),
     "reap": ("gridmill.cli.reap:reap", "Find and end rented machines, without a home."),
+    "ssh": ("gridmill.cli.ssh:ssh", "Open a shell on a rented machine."),
     "remove": ("gridmill.cli.remove:remove", "Delete a resource, pipeline, run, version, ..."),
     "add": ("gridmill.cli.sites:add", "Add a site, at which jobs can run, or a secret."),
     "nodes": ("gridmill.cli.sites:nodes", "Show provider nodes and what runs there."),

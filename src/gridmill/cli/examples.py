@@ -35,6 +35,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "restore": ("restore weather.zip", "restore weather.zip --json"),
     "recover": ("recover --dry-run", "recover"),
     "reap": ("reap aws", "reap aws --owner grid-7f3a --older-than 6h --yes"),
+    "ssh": ("ssh lease-3", "ssh lease-3 -- nvidia-smi", "ssh lease-3 -L 6006:localhost:6006"),
     "remove": ("remove model weather/lstm@3 --dry-run", "remove run weather-3"),
     "add": (
         "add site lab --kind slurm --set partition=gpu",

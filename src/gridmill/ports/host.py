@@ -256,5 +256,9 @@ class Host(Protocol):
         """List the machines and other resources of Gridmill at a provider, and end them if the order says
         so. Raises NotFoundError, InputError, CredentialsError, UnavailableError."""
 
+    def ssh_words(self, settings: Settings, lease: str) -> tuple[str, ...]:
+        """Return the command line of `ssh` for the machine of a lease; its last word is the destination.
+        Raises NotFoundError if this home has no keys for such a machine."""
+
     def checks(self, settings: Settings) -> Iterator[Check]:
         """Return all checks of this machine and of the farms that this home joined."""

@@ -127,6 +127,12 @@ fi
 fi
 exit 0
 """
+_METADATA = """rule='OUTPUT -d 169.254.169.254 -p tcp -m owner ! --uid-owner 0 -j REJECT'
+iptables -C $rule 2>/dev/null || iptables -I $rule 2>/dev/null
+exit 0
+"""
+"""Only root may read the instance metadata, which contains this user data and the credentials of the
+machine. The jobs of a rented machine run as another user."""
 _LOGIN = """cd /etc/ssh/sshd_config.d || exit 0
 printf 'PermitRootLogin prohibit-password\\nPasswordAuthentication no\\n' > 00-gridmill.conf
 """
@@ -152,13 +158,11 @@ def user_data(watch: WatchSettings, keys: MachineKeys) -> str:
     commands of `bootcmd` run early in every boot. The SSH server gets its host key from the document, so
     that no connection has to trust an unknown key."""
     config = {
-        "bootcmd": [["sh", "-c", arm_script(watch)], ["sh", "-c", _LOGIN]],
+        "bootcmd": [["sh", "-c", arm_script(watch)], ["sh", "-c", _LOGIN], ["sh", "-c", _METADATA]],
         "disable_root": False,
         "ssh_pwauth": False,
         "ssh_deletekeys": True,
         "ssh_keys": {"ed25519_private": keys.host_private, "ed25519_public": keys.host_public},
         "ssh_authorized_keys": [keys.user_public],
-        "package_update": False,
-        "package_upgrade": False,
     }
     return f"#cloud-config\n{json.dumps(config, sort_keys=True)}\n"

@@ -96,11 +96,11 @@ class KeyFolder:
             "HostName": address,
             "Port": _PORT,
             "User": _USER,
-            "IdentityFile": f'"{self.path / "user"}"',
+            "IdentityFile": _quoted(self.path / "user"),
             "IdentitiesOnly": "yes",
             "IdentityAgent": "none",
             "HostKeyAlias": self.alias,
-            "UserKnownHostsFile": f'"{known}"',
+            "UserKnownHostsFile": _quoted(known),
             "GlobalKnownHostsFile": "none",
             "StrictHostKeyChecking": "yes" if is_key_injected else "accept-new",
             "UpdateHostKeys": "no",
@@ -108,6 +108,11 @@ class KeyFolder:
             "LogLevel": "ERROR",
         }
         return f"Host {self.alias}\n" + "".join(f"  {name} {value}\n" for name, value in values.items())
+
+
+def _quoted(path: Path) -> str:
+    """Returns the path as a value in the configuration of `ssh`, which replaces percent signs."""
+    return '"' + str(path).replace("%", "%%") + '"'
 
 
 def _generate(path: Path, comment: str) -> None:
@@ -126,6 +131,23 @@ def _generate(path: Path, comment: str) -> None:
 def keys_of(home: Path, lease: str, number: int) -> KeyFolder:
     """Returns the folder with the keys for the machine of the try `number` of a lease."""
     return KeyFolder(path=home / LEASES / lease / str(number), alias=f"{lease}-{number}")
+
+
+def ssh_words(home: Path, lease: str) -> tuple[str, ...]:
+    """Returns the command line of `ssh` for the present machine of a lease; its last word is the
+    destination. Raises NotFoundError if no machine of the lease can be reached with the keys in this
+    home."""
+    folder = home / LEASES / lease
+    tries = sorted((int(one.name) for one in folder.glob("[0-9]*") if one.name.isdigit()), reverse=True)
+    for number in tries:
+        keys = keys_of(home, lease, number)
+        if keys.is_reachable:
+            return "ssh", *keys.options, keys.alias
+    why = "has no address yet" if tries else "has no machine with keys in this home"
+    raise NotFoundError(
+        f"lease {lease} {why}",
+        hint="`gridmill list leases` shows the leases. The keys are on the machine of the control node.",
+    )
 
 
 def delete_keys(home: Path, lease: str) -> None:

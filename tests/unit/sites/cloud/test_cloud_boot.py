@@ -81,7 +81,7 @@ def test_user_data_arms_the_watcher_first_and_injects_the_keys():
     assert config["bootcmd"][0] == ["sh", "-c", arm_script(watch)]
     assert config["ssh_keys"] == {"ed25519_private": "PRIVATE\n", "ed25519_public": "ssh-ed25519 HOST"}
     assert config["ssh_authorized_keys"] == ["ssh-ed25519 USER"]
-    assert (config["disable_root"], config["ssh_pwauth"], config["package_upgrade"]) == (False, False, False)
+    assert (config["disable_root"], config["ssh_pwauth"]) == (False, False)
     assert len(text) < USER_DATA_BYTES - 2048, "with real keys it must be below the limit of EC2"
     assert user_data(watch, KEYS) == text, "a repeated request must be the same"
 
