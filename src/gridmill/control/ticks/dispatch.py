@@ -170,16 +170,19 @@ def _read_start(
     job: Job,
     starts: tuple[StartJob, ...],
 ) -> JobStart:
-    deployments = {one.deployment_id: transaction.get(Deployment, one.deployment_id) for one in starts}
-    is_gang = bool(job.gang)
-    return JobStart(
+    deployments = [
+        transaction.get(Deployment, key) for key in dict.fromkeys([one.deployment_id for one in starts])
+    ]
+    facts = JobStart(
         starts=starts,
-        tokens=tuple(new_token() for _ in starts),
-        deployments=tuple(one for one in deployments.values() if one is not None),
+        tokens=tuple([new_token() for _ in starts]),
+        deployments=tuple([one for one in deployments if one is not None]),
         gpu_use=_read_gpu_use(ledger, transaction) if any(one.gpus for one in starts) else None,
-        addresses=tuple(address_of(transaction, one.deployment_id, one.pod_id) for one in starts if is_gang),
-        taken_ports=taken_ports(ledger, transaction) if is_gang else frozenset(),
     )
+    if not job.gang:
+        return facts
+    addresses = tuple(address_of(transaction, one.deployment_id, one.pod_id) for one in starts)
+    return replace(facts, addresses=addresses, taken_ports=taken_ports(ledger, transaction))
 
 
 def decide_start(job_run: JobRun, start: JobStart, now: float) -> StartDecision | None:
@@ -192,14 +195,14 @@ def decide_start(job_run: JobRun, start: JobStart, now: float) -> StartDecision 
     if not gpus:
         return None
     name = attempt_id_of(job_run.id, job_run.attempts + 1)
+    ranks = enumerate(zip(start.starts, start.tokens, gpus, strict=True))
     attempts = tuple(
-        _attempt(job_run, member_id(name, rank), token, one, own, now)
-        for rank, (one, token, own) in enumerate(zip(start.starts, start.tokens, gpus, strict=True))
+        [_attempt(job_run, member_id(name, rank), token, one, own, now) for rank, (one, token, own) in ranks]
     )
     return StartDecision(
         attempts=rendezvous(attempts, start.addresses, start.taken_ports) if job_run.job.gang else attempts,
         deployments=tuple(
-            replace(one, idle_since=None) for one in start.deployments if one.idle_since is not None
+            [replace(one, idle_since=None) for one in start.deployments if one.idle_since is not None]
         ),
     )
 
