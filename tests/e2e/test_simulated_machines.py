@@ -38,10 +38,17 @@ class Machines:
         self.simulation, self.host, self.key = simulation, host, key
         self.ec2 = client(simulation)
         self.ec2.import_key_pair(KeyName="key", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())
+        self.group = self.ec2.create_security_group(GroupName="ssh", Description="SSH")["GroupId"]
+        self.open(self.group, f"{host.address}/32")
+
+    def open(self, group: str, network: str) -> None:
+        """Opens port 22 for a network."""
+        rule = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": network}]}
+        self.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
 
     def launch(self, **parameters: Any) -> Instance:
         """Launches a machine; as soon as it runs."""
-        made = run(self.ec2, KeyName="key", **parameters)
+        made = run(self.ec2, **{"KeyName": "key", "SecurityGroupIds": [self.group], **parameters})
         assert eventually(lambda: self.of(made).state == State.RUNNING)
         return self.of(made)
 
@@ -181,8 +188,21 @@ def test_a_machine_that_never_boots_runs_and_does_not_answer(machines: Machines)
     machine, other = machines.launch(), machines.booted()
     with socket.socket() as connection:
         connection.settimeout(10)
-        assert connection.connect_ex((machine.public_address, 22)) != 0
+        with pytest.raises(ConnectionRefusedError):
+            connection.connect((machine.public_address, 22))
     assert machines.of(machine.id).state == machines.of(other.id).state == State.RUNNING
+
+
+def test_a_port_is_closed_until_a_security_group_opens_it(machines: Machines):
+    group = machines.ec2.create_security_group(GroupName="closed", Description="closed")["GroupId"]
+    machine = machines.launch(SecurityGroupIds=[group])
+    assert eventually(lambda: b"END SSH HOST KEY" in machines.host.console(machine.id))
+    with socket.socket() as connection:
+        connection.settimeout(2)
+        with pytest.raises(TimeoutError):
+            connection.connect((machine.public_address, 22))
+    machines.open(group, "0.0.0.0/0")
+    assert eventually(lambda: machines.ssh(machine, "true").returncode == 0)
 
 
 def test_what_a_machine_sends_is_on_the_bill(machines: Machines):

@@ -8,6 +8,15 @@ from gridmill.domain.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ingress:
+    """TCP ports that computers of a network can reach. All other ports cannot be reached from outside."""
+
+    first_port: int
+    last_port: int
+    network: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSpec:
     """A machine to start. `address` is its private and `public_address` its public IPv4 address (empty if it
     has none). `user_data` are the bytes that cloud-init gets. `public_keys` are OpenSSH public keys by name.
@@ -20,6 +29,7 @@ class MachineSpec:
     user_data: bytes
     public_keys: tuple[tuple[str, str], ...]
     metadata: tuple[tuple[str, str], ...]
+    ingress: tuple[Ingress, ...] = ()
     tokens_required: bool = True
     boot_seconds: float = 0.0
     boots: bool = True
@@ -42,6 +52,9 @@ class MachineHost(Protocol):
     def set_metadata(self, machine_id: str, path: str, text: str) -> None:
         """Sets an item of the instance metadata of a machine, such as `spot/instance-action`."""
 
+    def set_ingress(self, machine_id: str, ingress: tuple[Ingress, ...]) -> None:
+        """Replaces what computers outside can reach of a machine."""
+
     def console(self, machine_id: str) -> bytes:
         """Returns the console output of a machine. It is empty if nothing was written."""
 
@@ -60,12 +73,14 @@ class NoMachines:
         self.private_network = IPv4Network("10.0.0.0/13")
         self.public_network = IPv4Network("198.18.0.0/15")
         self.metadata: dict[str, dict[str, str]] = {}
+        self.ingress: dict[str, tuple[Ingress, ...]] = {}
         self._ended: dict[str, Callable[[str], None]] = {}
         self._egress: dict[str, int] = {}
 
     def start(self, spec: MachineSpec, ended: Callable[[str], None]) -> None:
         """See MachineHost."""
         self.metadata[spec.id] = dict(spec.metadata)
+        self.ingress[spec.id] = spec.ingress
         self._ended[spec.id] = ended
 
     def end(self, machine_id: str) -> None:
@@ -81,6 +96,10 @@ class NoMachines:
     def set_metadata(self, machine_id: str, path: str, text: str) -> None:
         """See MachineHost."""
         self.metadata.setdefault(machine_id, {})[path] = text
+
+    def set_ingress(self, machine_id: str, ingress: tuple[Ingress, ...]) -> None:
+        """See MachineHost."""
+        self.ingress[machine_id] = ingress
 
     def console(self, machine_id: str) -> bytes:
         """See MachineHost."""

@@ -29,7 +29,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import UnavailableError
 from gridmill.testing.cloud import fabric
 from gridmill.testing.cloud.guest import BOOT, FILES, SSHD, SSHD_CONFIG, USER, boots_with
-from gridmill.testing.cloud.machine_host import MachineSpec
+from gridmill.testing.cloud.machine_host import Ingress, MachineSpec
 from gridmill.testing.hosts import (
     existing_folders,
     only_child,
@@ -41,6 +41,8 @@ from gridmill.testing.hosts import (
 _UNSHARE = ("unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child")
 _SHUT_DOWN = 77
 """The exit code of the first process of a machine that shuts itself down; see BOOT."""
+_FIRST_OWN_PORT = 32_768
+"""The first port that Linux gives to a connection of the machine itself."""
 _FIRST_NETWORK, _NETWORKS = 180, 60
 
 
@@ -64,6 +66,7 @@ class _Machine:
     process: "subprocess.Popen[bytes] | None" = None
     init: int = 0
     sent_bytes: int = 0
+    ingress: tuple[Ingress, ...] = ()
     thread: threading.Thread | None = None
 
 
@@ -117,7 +120,7 @@ class NamespaceMachines:
 
     def start(self, spec: MachineSpec, ended: Callable[[str], None]) -> None:
         """See MachineHost. The machine boots in a thread of its own."""
-        machine = _Machine(spec=spec, number=len(self._machines) + 1)
+        machine = _Machine(spec=spec, number=len(self._machines) + 1, ingress=spec.ingress)
         self._machines[spec.id] = machine
         items = dict(spec.metadata) | {
             f"public-keys/{number}/openssh-key": key for number, (_, key) in enumerate(spec.public_keys)
@@ -151,6 +154,16 @@ class NamespaceMachines:
         machine = self._machines.get(machine_id)
         if machine is not None:
             self._tell(address=machine.spec.address, path=path, text=text)
+
+    def set_ingress(self, machine_id: str, ingress: tuple[Ingress, ...]) -> None:
+        """See MachineHost."""
+        machine = self._machines.get(machine_id)
+        if machine is None:
+            return
+        with machine.lock:
+            machine.ingress = ingress
+            if machine.init and not machine.ending.is_set():
+                _ip(machine.init, *_ingress_lines(ingress))
 
     def console(self, machine_id: str) -> bytes:
         """See MachineHost."""
@@ -259,6 +272,7 @@ class NamespaceMachines:
             *public,
             "link set eth0 up",
             f"route add {fabric.METADATA_ADDRESS} dev eth0 src {spec.address}",
+            *_ingress_lines(machine.ingress),
         )
 
     def _boot(self, machine: _Machine, console: IO[bytes]) -> None:
@@ -305,6 +319,23 @@ class NamespaceMachines:
             self._fabric.stdin.write(f"{json.dumps(command)}\n")
             self._fabric.stdin.flush()
             self._fabric.stdout.readline()
+
+
+def _ingress_lines(ingress: Sequence[Ingress]) -> list[str]:
+    """Returns lines of `ip` that let a machine answer only on the given ports: what it sends from another
+    port below the ports of its own connections goes nowhere. A client waits in vain, as with a security
+    group."""
+    return [
+        "rule flush",
+        "rule add prio 32766 lookup main",
+        "rule add prio 32767 lookup default",
+        *(
+            f"rule add prio 50 ipproto tcp sport {max(1, one.first_port)}-{one.last_port} "
+            f"to {one.network} lookup main"
+            for one in ingress
+        ),
+        f"rule add prio 100 ipproto tcp sport 1-{_FIRST_OWN_PORT - 1} blackhole",
+    ]
 
 
 def _sent(machine: _Machine) -> int:

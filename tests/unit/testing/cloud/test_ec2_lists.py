@@ -216,3 +216,15 @@ def test_two_users_see_the_same_account(simulation, ec2):
     assert refused(other.run_instances, **launch(ec2)) == "UnauthorizedOperation"
     arn = client(simulation, "sts", **keys).get_caller_identity()["Arn"]
     assert arn == "arn:aws:iam::123456789012:user/watcher"
+
+
+def test_a_rule_opens_a_port_of_the_machines_that_have_the_group(ec2, simulation):
+    group = ec2.create_security_group(GroupName="lease", Description="one lease")["GroupId"]
+    made, other = run(ec2, SecurityGroupIds=[group]), run(ec2)
+    simulation.settle()
+    ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[SSH])
+    opened = simulation.host.ingress
+    assert [(one.first_port, one.last_port, one.network) for one in opened[made]] == [
+        (22, 22, "203.0.113.7/32")
+    ]
+    assert opened[other] == ()

@@ -148,6 +148,7 @@ def authorize_ingress(call: Call) -> dict[str, Any]:
                 f'port: {rule.last_port}, ALLOW" already exists',
             )
     call.region.groups.put(group.id, replace(group, rules=(*group.rules, *rules)), call.now)
+    call.world.apply_group(group.id)
     return {"Return": True, "SecurityGroupRules": [_added_shape(group, one) for one in rules]}
 
 

@@ -29,7 +29,7 @@ from gridmill.testing.cloud.ec2.records import (
 )
 from gridmill.testing.cloud.ec2.wire import moment
 from gridmill.testing.cloud.history import History
-from gridmill.testing.cloud.machine_host import MachineHost, MachineSpec
+from gridmill.testing.cloud.machine_host import Ingress, MachineHost, MachineSpec
 
 _LISTED_AFTER_END_SECONDS = 3600.0
 """A terminated instance stays in lists for about an hour.
@@ -156,10 +156,32 @@ class World:
             user_data=base64.b64decode(instance.user_data),
             public_keys=keys,
             metadata=_metadata(instance),
+            ingress=self._ingress(instance),
             tokens_required=instance.tokens_required,
             boot_seconds=self.faults.boot_seconds,
             boots=self.faults.boots(),
         )
+
+    def _ingress(self, instance: Instance) -> tuple[Ingress, ...]:
+        """Returns the TCP ports that the security groups of an instance open.
+
+        Source: https://docs.aws.amazon.com/vpc/latest/userguide/vpc-security-groups.html
+        """
+        found = []
+        for group_id in instance.groups:
+            group = self.regions[instance.region].groups.get(group_id)
+            for rule in group.rules if group is not None else ():
+                ports = (rule.first_port, rule.last_port) if rule.protocol in ("tcp", "6") else (0, 65_535)
+                if rule.protocol in ("tcp", "6", "-1") and ":" not in rule.network:
+                    first, last = ports[0] or 0, ports[1] or 0
+                    found.append(Ingress(first_port=first, last_port=last, network=rule.network))
+        return tuple(found)
+
+    def apply_group(self, group_id: str) -> None:
+        """Applies the changed rules of a security group to the running machines that have it."""
+        for instance in self.instances():
+            if group_id in instance.groups and instance.state == State.RUNNING:
+                self.host.set_ingress(instance.id, self._ingress(instance))
 
     # end
 
