@@ -35,8 +35,12 @@ The tree shows which class is the base of which other class::
 into a status and a body, and the SDK uses it to convert the body back into the same class.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
+
+E = TypeVar("E", bound="InputError")
 
 
 class GridmillError(Exception):
@@ -65,17 +69,17 @@ def explained(error: GridmillError) -> str:
 
 
 class InputError(GridmillError):
-    """A value that the user gave is wrong."""
+    """A value that the user gave is wrong. If several values are wrong, `problems` has the place, the message
+    and the hint of each error."""
 
     code = "invalid-input"
+    problems: tuple[tuple[str, str, str], ...] = ()
 
 
 class PipelineError(InputError):
-    """A pipeline file has an error, and `place` has the file, the line and the field of the error. If the
-    file has several errors, `problems` has the place, the message and the hint of each error."""
+    """A pipeline file has an error, and `place` has the file, the line and the field of the error."""
 
     code = "invalid-pipeline"
-    problems: tuple[tuple[str, str, str], ...] = ()
 
 
 class DataError(InputError):
@@ -312,6 +316,39 @@ TABLE: dict[str, ErrorRow] = {
         ErrorRow(error=InterruptedRunError, http_status=409, exit_code=130),
     )
 }
+
+
+MOST_PROBLEMS = 10
+"""The number of problems that one error lists."""
+
+
+@contextmanager
+def collected(errors: list[InputError]) -> Iterator[None]:
+    """A context that adds an InputError to the list, so that further checks run before `raise_all` is
+    called."""
+    try:
+        yield
+    except InputError as error:
+        errors.append(error)
+
+
+def raise_all(errors: Sequence[InputError], place: str) -> None:
+    """Raises one error for all errors (see `combined`). Without errors, the function does nothing."""
+    if errors:
+        raise combined(errors, place)
+
+
+def combined(errors: Sequence[E], place: str) -> E:
+    """Returns one error for several errors of the same class at `place`. It lists at most MOST_PROBLEMS of
+    them. A single error is returned unchanged."""
+    if len(errors) == 1:
+        return errors[0]
+    shown, more = errors[:MOST_PROBLEMS], len(errors) - MOST_PROBLEMS
+    lines = [f"{len(errors)} problems", *map(str, shown), *([f"and {more} more"] if more > 0 else [])]
+    hints = dict.fromkeys(error.hint for error in shown if error.hint)
+    whole = type(errors[0])("\n  ".join(lines), place=place, hint=" ".join(hints))
+    whole.problems = tuple((error.place, error.message, error.hint) for error in errors)
+    return whole
 
 
 def to_body(error: GridmillError) -> dict[str, object]:

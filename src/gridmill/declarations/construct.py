@@ -23,14 +23,14 @@ from typing import Any, TypeVar, cast, get_args
 from pydantic_core import SchemaValidator, ValidationError
 
 from gridmill.declarations import scalars
-from gridmill.declarations.problems import MOST, FieldPath, Problem, show_path, show_value
+from gridmill.declarations.problems import FieldPath, Problem, show_path, show_value
 from gridmill.declarations.read import check_code, explain
 from gridmill.declarations.schema import FieldSchema, is_named, noun_schema, parts, shorthand
 from gridmill.declarations.validate import check
 from gridmill.declarations.yaml import YamlDocument, YamlFloat, YamlInteger, YamlList, YamlMapping
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
-from gridmill.errors import PipelineError
+from gridmill.errors import PipelineError, raise_all
 
 T = TypeVar("T")
 _DEEPEST, _LARGEST = 50, 2**63
@@ -95,16 +95,10 @@ def _validator(noun: type) -> SchemaValidator:
 def _raise(place: str, problems: Sequence[Problem]) -> None:
     """Raises one error for all problems. The error names the record and the field, because there is no file
     and no line."""
-    if not problems:
-        return
-    if len(problems) == 1:
-        raise PipelineError(problems[0].message, place=_at(place, problems[0]), hint=problems[0].hint)
-    lines = [f"{_at(place, problem)}: {problem.message}" for problem in problems[:MOST]]
-    if len(problems) > MOST:
-        lines.append(f"and {len(problems) - MOST} more")
-    hints = dict.fromkeys(problem.hint for problem in problems[:MOST] if problem.hint)
-    head = f"{len(problems)} problems"
-    raise PipelineError("\n  ".join((head, *lines)), place=place, hint=" ".join(hints))
+    errors = [
+        PipelineError(problem.message, place=_at(place, problem), hint=problem.hint) for problem in problems
+    ]
+    raise_all(errors, place)
 
 
 def _at(place: str, problem: Problem) -> str:

@@ -6,9 +6,8 @@ from pathlib import PurePath
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import similar_name
-from gridmill.errors import PipelineError
+from gridmill.errors import PipelineError, combined
 
-MOST = 10
 FieldPath = tuple[str | int, ...]
 
 
@@ -28,19 +27,13 @@ class Problem:
 
 
 def to_error(file: str, problems: Sequence[Problem]) -> PipelineError:
-    """Makes one error for all problems. If there is only one problem, the error has its place and hint.
-    If there are several problems, the error lists at most MOST of them."""
-    if len(problems) == 1:
-        return PipelineError(problems[0].message, place=problems[0].place(file), hint=problems[0].hint)
-    ordered = sorted(problems, key=lambda problem: problem.line)
-    lines = [f"{problem.place(file)}: {problem.message}" for problem in ordered[:MOST]]
-    if len(ordered) > MOST:
-        lines.append(f"and {len(ordered) - MOST} more")
-    hints = dict.fromkeys(problem.hint for problem in ordered[:MOST] if problem.hint)
-    head = f"{len(ordered)} problems"
-    error = PipelineError("\n  ".join((head, *lines)), place=file, hint=" ".join(hints))
-    error.problems = tuple((problem.place(file), problem.message, problem.hint) for problem in ordered)
-    return error
+    """Makes one error for all problems, in the order of their lines. If there is only one problem, the error
+    has its place and hint."""
+    errors = [
+        PipelineError(problem.message, place=problem.place(file), hint=problem.hint)
+        for problem in sorted(problems, key=lambda problem: problem.line)
+    ]
+    return combined(errors, file)
 
 
 def show_path(path: FieldPath) -> str:

@@ -55,12 +55,19 @@ class FieldLines:
 
 
 def place_message(message: str, kind: str, job: str, lines: FieldLines | None) -> str:
-    """Return a message about a job with the file and the line of a field added, if the message begins with
-    this field (`dataset.sql: ...`)."""
-    path, sign, rest = message.partition(": ")
-    if lines is None or not sign or path.partition(".")[0] != kind or " " in path:
+    """Return a message about a job with the file and the line of a field added to each of its lines that
+    begins with such a field (`dataset.sql: ...`)."""
+    if lines is None:
         return message
-    return f"{lines.place(f'jobs.{job}.{path}')}: {rest}"
+    return "\n".join(_place_line(line, kind, job, lines) for line in message.split("\n"))
+
+
+def _place_line(line: str, kind: str, job: str, lines: FieldLines) -> str:
+    path, sign, rest = line.partition(": ")
+    field_path = path.lstrip()
+    if not sign or field_path.partition(".")[0] != kind or " " in field_path:
+        return line
+    return f"{path[: -len(field_path)]}{lines.place(f'jobs.{job}.{field_path}')}: {rest}"
 
 
 @contextmanager

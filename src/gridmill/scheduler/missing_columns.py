@@ -14,7 +14,9 @@ from gridmill.domain.dataset import AsOfJoin, DatasetSpec, Join, Lag, Window
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
 from gridmill.domain.naming import did_you_mean
+from gridmill.domain.sink import SinkSpec
 from gridmill.domain.sink_overrides import SinkChange
+from gridmill.errors import PipelineError
 
 Known = Mapping[str, tuple[str, ...]]
 """The columns of each table, by the name that the declaration gives the table. For a dataset, the mapping
@@ -52,6 +54,16 @@ def missing_text(column: NamedColumn, known: Known) -> str:
     return f"{column.field}: {column.table!r} has no {column.column!r}{meant}"
 
 
+def missing_error(job: Job, column: NamedColumn, known: Known) -> PipelineError:
+    """Return the error with which a run is refused because of a missing column."""
+    available = list(dict.fromkeys(known[column.table]))
+    return PipelineError(
+        f"table {column.table!r} has no column {column.column!r}{did_you_mean(column.column, available)}",
+        place=f"jobs.{job.name}.{column.field}",
+        hint=f"It has {', '.join(available)}.",
+    )
+
+
 def columns_of_change(change: SinkChange, sink: str) -> Iterator[NamedColumn]:
     """Yield the columns that an addition to a sink names. For a foreign key, these are also the columns of
     the other sink."""
@@ -70,6 +82,8 @@ def columns_of_change(change: SinkChange, sink: str) -> Iterator[NamedColumn]:
 
 def columns_of(job: Job) -> Iterator[NamedColumn]:
     """Yield the columns that a job names."""
+    if job.sink is not None:
+        yield from _of_sink(job.name, job.sink)
     if job.training is not None:
         for name in job.training.features:
             yield NamedColumn(field="training.features", table=job.training.dataset, column=name)
@@ -78,6 +92,22 @@ def columns_of(job: Job) -> Iterator[NamedColumn]:
         yield from _of_joins(job.dataset)
         yield from _of_past(job.dataset)
         yield from _of_label(job.dataset)
+
+
+def _of_sink(name: str, spec: SinkSpec) -> Iterator[NamedColumn]:
+    for number, rule in enumerate(spec.constraints):
+        field = f"sink.constraints[{number}]"
+        yield from (NamedColumn(field=field, table=name, column=column) for column in rule.columns)
+        if rule.references:
+            yield from (NamedColumn(field=field, table=rule.references, column=key) for key in rule.keys)
+    for number, outage in enumerate(spec.outages):
+        yield NamedColumn(field=f"sink.outages[{number}].time", table=name, column=outage.time)
+
+
+def columns_selected(spec: SinkSpec) -> tuple[str, ...]:
+    """Return the columns that the table of a sink will have, if its declaration names all of them with
+    `select`. Otherwise, the result is empty."""
+    return (*spec.select, *spec.add) if spec.select else ()
 
 
 def _of_basis(spec: DatasetSpec) -> Iterator[NamedColumn]:

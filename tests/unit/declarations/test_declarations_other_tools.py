@@ -123,6 +123,7 @@ def test_a_pipeline_knows_the_lines_of_its_fields() -> None:
 
 def test_a_failed_jobs_message_gets_file_and_line() -> None:
     lines = read(LONG).lines
+    assert lines is not None
     told = "dataset.features.double: column 'x' is text"
     assert (
         place_message(told, "dataset", "d", lines)
@@ -131,6 +132,12 @@ def test_a_failed_jobs_message_gets_file_and_line() -> None:
     for other in ("a.csv:3: 'x' is no number", "no row is left", "dataset gone: nothing"):
         assert place_message(other, "dataset", "d", lines) == other
     assert place_message(told, "dataset", "d", None) == told
+    several = "2 problems\n  dataset.features.double: 'x'\n  dataset.label: 'y'"
+    assert (
+        place_message(several, "dataset", "d", lines)
+        == "2 problems\n  f.yaml:8: jobs.d.dataset.features.double: 'x'\n"
+        f"  {lines.place('jobs.d.dataset.label')}: 'y'"
+    )
 
 
 def test_an_error_of_the_control_node_gets_file_and_line() -> None:

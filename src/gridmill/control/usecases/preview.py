@@ -23,7 +23,14 @@ from gridmill.domain.resource import Resource
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.sink_overrides import AlterVerb, SinkChange
 from gridmill.domain.views import DryRun, PlannedJob
-from gridmill.errors import InputError, NotFoundError, UnavailableError, explained
+from gridmill.errors import (
+    InputError,
+    NotFoundError,
+    PipelineError,
+    UnavailableError,
+    explained,
+    raise_all,
+)
 from gridmill.ports.site import ComparingSite, SitePort, TransferSite
 from gridmill.ports.storage import Storage
 from gridmill.scheduler.dry_run import TransferInput
@@ -31,7 +38,9 @@ from gridmill.scheduler.missing_columns import (
     Known,
     columns_of,
     columns_of_change,
+    columns_selected,
     missing,
+    missing_error,
     missing_text,
 )
 from gridmill.scheduler.site_choice import InputVersion
@@ -187,6 +196,24 @@ def with_columns_checked(
 
 def _missing_texts(job: Job, known: Known) -> tuple[str, ...]:
     return tuple(missing_text(one, known) for one in missing(columns_of(job), known))
+
+
+def check_columns(catalog: Catalog, pipeline: Pipeline) -> None:
+    """Raise one PipelineError for all columns that jobs name and that cannot exist: columns of versions of
+    other pipelines, and columns of sinks whose declaration lists their columns with `select`."""
+    selected = {job.name: columns_selected(job.sink) for job in pipeline.jobs if job.sink is not None}
+    errors: list[PipelineError] = []
+    for job in pipeline.jobs:
+        known = {name: columns for name, columns in selected.items() if columns}
+        for name in job.external_names:
+            version = _expected_version(catalog, name)
+            if version is not None:
+                known[name] = _columns(version, job)
+        absent = missing(columns_of(job), known, ignore_case=True)
+        errors += [missing_error(job, one, known) for one in absent]
+    for error in errors:
+        error.place = pipeline.lines.place(error.place) if pipeline.lines is not None else error.place
+    raise_all(errors, pipeline.file or pipeline.name)
 
 
 def check_change(catalog: Catalog, name: str, spec: SinkSpec, change: SinkChange) -> None:

@@ -26,6 +26,7 @@ from gridmill.control.steps.source_listing import NOTHING, SourceListing, list_s
 from gridmill.control.usecases.advice import advice_with
 from gridmill.control.usecases.preview import (
     Lacking,
+    check_columns,
     missing_at_sites,
     predecessors,
     transfer_input,
@@ -87,6 +88,7 @@ class RunUseCases(AlterationUseCases):
             raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
         with with_lines(pipeline.lines, pipeline.name), self._node.changing() as transaction:
             check_names_exist(self._control.catalog, pipeline.jobs)
+            check_columns(self._control.catalog, pipeline)
             run = begin_run(
                 self._control.run_creation, transaction, pipeline, force=force, only=only, adopt=adopt
             )

@@ -200,6 +200,10 @@ class _Preflight:
             raise NotCheckableError(_of_unknown(unknown))
 
     def _find(self, job: Job, error: GridmillError, tables: Mapping[str, PreflightTable]) -> None:
+        if isinstance(error, InputError) and error.problems:
+            for place, message, hint in error.problems:
+                self._find(job, InputError(message, place=place, hint=hint), tables)
+            return
         if job.kind == JobKind.SINK and error.place.startswith("source."):
             error.place = f"sink.{error.place}"
         own = error.place.partition(".")[0] == job.kind.value

@@ -20,8 +20,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import did_you_mean
 from gridmill.domain.sink import Bound, Constraint, SinkSpec
-from gridmill.errors import InputError
+from gridmill.errors import InputError, collected, raise_all
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.duckdb_engine import literal, open_engine, quoted
 from gridmill.jobs.expressions import explain, expression_columns, expression_type
@@ -30,6 +31,7 @@ from gridmill.jobs.tables import open_table
 
 BATCH = "batch"
 ROW = "__row"
+_PLACE = "sink.constraints"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +44,21 @@ class ConstraintRule:
     place: str
 
 
-def row_rules(constraints: Sequence[Constraint], schema: pa.Schema) -> tuple[ConstraintRule, ...]:
-    """Return the rules that need only the row itself and, for a foreign key, the referenced table. Raises
-    InputError for a rule that does not fit the columns."""
+def row_rules(
+    constraints: Sequence[Constraint], schema: pa.Schema, errors: list[InputError]
+) -> tuple[ConstraintRule, ...]:
+    """Return the rules that need only the row itself and, for a foreign key, the referenced table. For each
+    rule that does not fit the columns, an error is added to `errors`."""
     rules: list[ConstraintRule] = []
     for number, constraint in enumerate(constraints):
         place = f"sink.constraints[{number}]"
-        for name in constraint.columns:
-            _check_there(name, schema, place)
-        for kind, reason in constraint.rules():
-            test = _test(kind, constraint, number, schema, place)
-            if test:
-                rules.append(ConstraintRule(test=test, reason=reason, place=place))
+        absent = [name for name in constraint.columns if name not in schema.names]
+        errors += [missing_column(name, schema.names, place) for name in absent]
+        for kind, reason in constraint.rules() if not absent else ():
+            with collected(errors):
+                test = _test(kind, constraint, number, schema, place)
+                if test:
+                    rules.append(ConstraintRule(test=test, reason=reason, place=place))
     return tuple(rules)
 
 
@@ -114,11 +119,13 @@ def _test(kind: str, constraint: Constraint, number: int, schema: pa.Schema, pla
     return ""  # no text for `unique`, because a single row is not enough to check it
 
 
-def _check_there(name: str, schema: pa.Schema, place: str) -> None:
-    if name not in schema.names:
-        raise InputError(
-            f"there is no column {name!r}", hint=f"The columns are {', '.join(schema.names)}.", place=place
-        )
+def missing_column(name: str, columns: Sequence[str], place: str) -> InputError:
+    """Return the error that the table of the sink has no column of that name."""
+    return InputError(
+        f"there is no column {name!r}{did_you_mean(name, columns)}",
+        hint=f"The columns are {', '.join(columns)}.",
+        place=place,
+    )
 
 
 def _check_text(name: str | None, schema: pa.Schema, place: str) -> None:
@@ -172,16 +179,15 @@ def _sql_type(kind: pa.DataType) -> str:
 def check_rules(
     engine: duckdb.DuckDBPyConnection, rules: Sequence[ConstraintRule], constraints: Sequence[Constraint]
 ) -> None:
-    """Run each rule on the empty view `batch`. Raises InputError with the name of the constraint whose rule
-    causes an error."""
-    for number, one in enumerate(constraints):
-        if one.expression is not None:
-            _check_expression(engine, one.expression, f"sink.constraints[{number}].expression")
+    """Run each rule on the empty view `batch`. Raises InputError with the names of the constraints whose
+    rules cause errors."""
+    errors: list[InputError] = []
     for rule in rules:
         try:
             engine.execute(violations_sql([rule], constraints)).fetchall()
         except duckdb.Error as error:
-            raise explain(error, {}, rule.place) from error
+            errors.append(explain(error, {}, rule.place))
+    raise_all(errors, _PLACE)
 
 
 def _check_expression(engine: duckdb.DuckDBPyConnection, text: str, place: str) -> None:
@@ -329,18 +335,24 @@ class ConstraintFilter:
 
 @contextmanager
 def open_filter(context: JobContext, spec: SinkSpec, schema: pa.Schema) -> Iterator[ConstraintFilter]:
-    """Open a filter for tables with this schema. Raises InputError for constraints that do not fit the
-    schema."""
+    """Open a filter for tables with this schema. Raises one InputError for all constraints that do not fit
+    the schema."""
     with ExitStack() as stack:
         if not spec.constraints:
             yield ConstraintFilter(spec=spec)
             return
-        rules = row_rules(spec.constraints, schema)
+        errors: list[InputError] = []
+        rules = row_rules(spec.constraints, schema, errors)
         engine = stack.enter_context(open_engine(context))
-        for number, constraint in enumerate(spec.constraints):
-            if constraint.references:
-                _collect_keys(context, engine, constraint, number, schema)
         engine.register(BATCH, _one_missing(schema))
+        for number, constraint in enumerate(spec.constraints):
+            with collected(errors):
+                if constraint.references and set(constraint.foreign_key) <= set(schema.names):
+                    _collect_keys(context, engine, constraint, number, schema)
+                if constraint.expression is not None:
+                    place = f"{_PLACE}[{number}].expression"
+                    _check_expression(engine, constraint.expression, place)
+        raise_all(errors, _PLACE)
         check_rules(engine, rules, spec.constraints)
         yield ConstraintFilter(
             spec=spec, engine=engine, sql=violations_sql(rules, spec.constraints) if rules else ""

@@ -318,3 +318,19 @@ def test_a_constraint_that_does_not_fit_the_columns(
     with pytest.raises(InputError, match=message) as caught:
         case.load(constraints=(constraint,))
     assert caught.value.place.startswith("sink.constraints[0]")
+
+
+def test_all_constraints_that_do_not_fit_are_reported_together(case: SinkCase) -> None:
+    case.write("a.csv", "a,b\n1,x\n")
+    wrong = (
+        Constraint(column="aa", min=0),
+        Constraint(column="a", max=5),
+        Constraint(column="b", min=0),
+        Constraint(expression="a + 1"),
+    )
+    with pytest.raises(InputError) as caught:
+        case.load(constraints=wrong)
+    assert caught.value.message.startswith("3 problems\n  sink.constraints[0]: there is no column 'aa'")
+    places = [place for place, _, _ in caught.value.problems]
+    assert places == ["sink.constraints[0]", "sink.constraints[2]", "sink.constraints[3].expression"]
+    assert caught.value.place == "sink.constraints"
