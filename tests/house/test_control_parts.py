@@ -17,6 +17,7 @@ WHOLE = {
     "ticks.backfills:keep_backfills",
     "ticks.dispatch:dispatch",
     "ticks.observe:observe",
+    "ticks.rent:rent",
     "ticks.schedules:keep_schedules",
 }
 """Functions that still get all of it: the node itself, the outer functions of ticks, and one view."""

@@ -58,6 +58,9 @@ from gridmill.transport.listeners import HomeListeners
 from gridmill.transport.server import PodLinkServer
 from gridmill.version import __version__
 
+PREPARED_AT_ONCE = 256
+"""The largest number of rented machines that are prepared at the same time. Each of them occupies a thread
+while it boots."""
 LOCAL_CPU_SHARE = 16.0
 """Each CPU of this machine may be assigned to this many deployments. A CPU can be assigned several times
 because idle deployments use no CPU, and because the operating system divides the CPUs fairly. Memory is
@@ -250,6 +253,8 @@ def _wire(
     node = ControlNode(control)
     wakers.append(node.wake)
     control.background = ThreadRunner(node.wake)
+    control.rentals.calls = ThreadRunner(node.wake)
+    control.rentals.preparing = ThreadRunner(node.wake, PREPARED_AT_ONCE)
     here = _local_site(control)
     try:
         control.ledger.load()
@@ -275,6 +280,7 @@ def _wire(
         over.set()
         surveyor.close()
         node.stop()
+        node.warn_of_machines()
         try:
             if tear_down:
                 node.release_idle()

@@ -45,6 +45,9 @@ class StateChangeLines:
         """Print a line for a change of state. If a job waited without a reason and does not wait any more,
         nothing is printed."""
         jobs = {view.job.id: view for view in tick.view.jobs}
+        for event in (event for event in tick.events if event.type == "lease"):
+            clock = time.strftime("%H:%M:%S", time.localtime(event.time))
+            print_error(f"{clock} {event.body.get('id')}: {event.body.get('message')}")
         for event in (event for event in tick.events if event.type == "state"):
             job, state = jobs.get(str(event.body.get("id"))), str(event.body.get("state"))
             message = str(event.body.get("message") or "")

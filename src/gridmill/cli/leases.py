@@ -70,6 +70,15 @@ def _money(micros: int | None, currency: str) -> str:
     return _UNKNOWN if micros is None else show_money(micros, currency)
 
 
+def lease_line(view: LeaseView) -> str:
+    """Return a line about an open lease: its machine, what happens, the time and the cost."""
+    last = view.lease.last_try
+    what = "" if last is None else f" {last.instance_type} in {last.zone or last.region},"
+    price = "" if view.price_micros is None else f" ({_money(view.price_micros, view.currency)} per hour)"
+    cost = _money(view.cost_micros, view.currency)
+    return f"rented machine {view.id}:{what} {view.phase}, {show_seconds(view.seconds)}, {cost}{price}"
+
+
 def show_lease(view: LeaseView) -> RenderableType:
     """Return the text of a lease: its facts, its cost, and its requests to the provider."""
     lease, one = view.lease, view.lease.machine_try

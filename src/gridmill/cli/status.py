@@ -14,6 +14,7 @@ from gridmill.cli.describe import backfill_list
 from gridmill.cli.farm_status import farm_line
 from gridmill.cli.follow import display
 from gridmill.cli.invocation import invocation
+from gridmill.cli.leases import lease_line
 from gridmill.cli.render import run_table
 from gridmill.cli.session import Json, emit, print_sentence, session, settings_of, show
 from gridmill.cli.show import run_list, schedule_list
@@ -72,9 +73,10 @@ def _grid(client: Client, as_json: bool) -> None:
         return _records(client, runs, control.problems, as_json)
     schedules, backfills = client.list_schedules(), client.list_backfills()
     farms = client.list_farms()
+    leases = [one for one in client.list_leases(limit=_RECENT) if one.lease.is_open]
     if as_json:
         output = {"control": control, "runs": runs, "schedules": schedules, "backfills": backfills}
-        return emit({**output, "farms": farms})
+        return emit({**output, "farms": farms, "leases": leases})
     kind = "ends when its last client ends" if control.embedded else f"at {control.address}"
     print_sentence(f"control node {control.version} (process {control.pid}, {kind}), home {control.home}")
     print_sentence(
@@ -88,6 +90,8 @@ def _grid(client: Client, as_json: bool) -> None:
         print_sentence(trouble)
     for farm in farms:
         print(f"farm {farm_line(farm)}")
+    for lease in leases:
+        print_sentence(lease_line(lease))
     for run in runs:
         if run.state not in FINISHED_RUNS:
             show(run_table(client.grid.run(run.id), time.time(), most=20))

@@ -73,8 +73,9 @@ class ImmediateRunner:
 class ThreadRunner:
     """A BackgroundRunner that uses daemon threads. When work has finished, its thread calls `wake`."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], threads: int = THREADS) -> None:
         self._wake = wake
+        self._most_threads = threads
         self._changed = threading.Condition()
         self._keys: set[str] = set()
         self._waiting: deque[Callable[[], None]] = deque()
@@ -89,7 +90,7 @@ class ThreadRunner:
                 return
             self._keys.add(key)
             self._waiting.append(partial(self._do, key, act, then))
-            if self._idle < len(self._waiting) and self._threads < THREADS:
+            if self._idle < len(self._waiting) and self._threads < self._most_threads:
                 self._threads += 1
                 threading.Thread(target=self._work, name="aside", daemon=True).start()
             self._changed.notify()

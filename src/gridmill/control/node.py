@@ -2,18 +2,20 @@
 event or a due time occurs."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
 from gridmill.control.steps.damage import report_new, set_right, summarize
+from gridmill.control.steps.lease_records import left_text
 from gridmill.control.ticks.advance import advance
 from gridmill.control.ticks.backfills import keep_backfills
 from gridmill.control.ticks.dispatch import dispatch
 from gridmill.control.ticks.look_elsewhere import reconsider_sites
 from gridmill.control.ticks.observe import observe
 from gridmill.control.ticks.receive import receive
+from gridmill.control.ticks.rent import rent
 from gridmill.control.ticks.schedules import keep_schedules
 from gridmill.control.ticks.tear_down import discard, reap, reap_now
 from gridmill.domain.deployment import Deployment
@@ -34,6 +36,7 @@ LOUD_CHARACTERS = 16_000
 """The node also collects messages if the last commit contained at least this many characters of log text."""
 LONGEST_END_SECONDS = 10.0
 """The number of seconds that a control node that stops waits for background actions."""
+RETURN_LOOK_SECONDS = 0.5
 LATEST_NOT_BEFORE_SECONDS = 60.0
 """The longest backoff in seconds. A start time that is further in the future than this was written before
 the clock was set back."""
@@ -74,6 +77,7 @@ class ControlNode:
             # all these ticks share one commit, because their effects may only be executed after it
             with control.ledger.staging():
                 control.background.apply_results()
+                control.rentals.apply_results()
                 receive(control.starting, control.bring_ups)
                 observe(control)
                 advance(control)
@@ -81,12 +85,14 @@ class ControlNode:
                     keep_schedules(control), keep_backfills(control), reconsider_sites(control.job_moves)
                 )
                 wanted = dispatch(control)
+                until_due = min(until_due, rent(control))
             until_due = min(
                 until_due, reap(control.starting, control.bring_ups, control.sites, control.limits)
             )
             discard(control.storage, control.problems, control.background, control.discarded)
             control.ledger.flush()
-            if control.background.has_more() or control.candidates or not wanted.complete:
+            more = control.background.has_more() or control.rentals.has_more()
+            if more or control.candidates or not wanted.complete:
                 return 0.0
             waits = [LONGEST_WAIT_SECONDS, until_due]
             if control.ledger.snapshot.deployments:
@@ -214,6 +220,7 @@ class ControlNode:
         if self._thread is not None:
             self._thread.join()
         self.control.background.stop(LONGEST_END_SECONDS)
+        self.control.rentals.calls.stop(LONGEST_END_SECONDS)
 
     @property
     def ending(self) -> bool:
@@ -285,10 +292,42 @@ class ControlNode:
                 self._release_idle()
         self.wake_now()
 
-    def _release_idle(self) -> None:
+    @property
+    def rents_machines(self) -> bool:
+        """Whether a lease is open, so that a machine or another resource may exist at a provider. A control
+        node that ends earlier leaves the machine to its own timer."""
+        return bool(self.control.ledger.snapshot.leases)
+
+    def return_machines(self, seconds: float) -> None:
+        """Return the rented machines on which no job runs, and wait for their end, but at most for
+        `seconds`."""
+        with self.lock, suppress(StorageError):
+            if self.rents_machines and not self.control.ledger.doubtful:
+                self._release_idle(
+                    only={one.provider for one in self.control.ledger.snapshot.leases.values()}
+                )
+        self.wake_now()
+        until = self.control.clock.monotonic() + seconds
+        while self._returns_machines() and not self._ending and self.control.clock.monotonic() < until:
+            self.wait_for_commit(self.commits, RETURN_LOOK_SECONDS)
+
+    def _returns_machines(self) -> bool:
+        with self.lock:
+            snapshot = self.control.ledger.snapshot
+            return any(not snapshot.attempts_on(one.pod_id) for one in snapshot.leases.values())
+
+    def warn_of_machines(self) -> None:
+        """Print a warning about each rented machine that this control node leaves running."""
+        with self.lock:
+            for lease in self.control.ledger.snapshot.leases.values():
+                self.control.problems.warn(left_text(lease))
+
+    def _release_idle(self, only: Container[str] | None = None) -> None:
         snapshot = self.control.ledger.snapshot
         transaction = self.control.begin()
         for deployment in snapshot.deployments.values():
+            if only is not None and deployment.site not in only:
+                continue
             if not any(snapshot.attempts_on(deployment.id)):
                 transaction.put(
                     replace(deployment, state=DeploymentState.RELEASING, message="the control node ends")

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from gridmill.control.background import BackgroundRunner, ImmediateRunner
 from gridmill.control.ledger import Ledger, Transaction
+from gridmill.control.renting_state import Rentals
 from gridmill.control.secret_values import StoredSecrets
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.farm_protocol import FarmStatus
@@ -493,6 +494,7 @@ class Control:
     candidates: Candidates = field(default_factory=Candidates)
     disk: DiskState = field(default_factory=DiskState)
     bring_ups: BringUps = field(default_factory=BringUps)
+    rentals: Rentals = field(default_factory=Rentals)
     reported: ReportedProgress = field(default_factory=ReportedProgress)
     choices: SiteChoices = field(default_factory=SiteChoices)
     site_states: SiteStates = field(default_factory=SiteStates)

@@ -44,6 +44,9 @@ class NodeProcess:
             end=self._shut_down,
         )
         self._attendance = attend(self._node, stays=False, warn=self._warn)
+        self._release_hold: Callable[[], None] | None = None
+        self._node.node.watchers.append(self._stay_while_renting)
+        self._stay_while_renting()
         self._server = CallServer(
             settings.home / SOCKET,
             self._node.grid,
@@ -63,6 +66,16 @@ class NodeProcess:
         attendance.keep(lambda: self._over.is_set() or self._node.node.ending)
         self._server.close()
         self._node.close(tear_down=self._tear_down)
+
+    def _stay_while_renting(self) -> None:
+        """Keeps this process running without clients while machines are rented, so that no machine is
+        left."""
+        rents, attendance = self._node.node.rents_machines, self._attendance
+        if attendance is not None and rents and self._release_hold is None:
+            self._release_hold = attendance.hold()
+        elif not rents and self._release_hold is not None:
+            self._release_hold()
+            self._release_hold = None
 
     def _leave(self) -> None:
         """Ends this control node, because a permanent control node continues its runs and deployments."""

@@ -34,12 +34,14 @@ LEAST_BILLED_SECONDS = 60.0
 class Market:
     """The machines that can be rented at a site. `capacities` has the amounts that pods can use on a machine
     of each type, if they are known; they are less than the amounts that the provider names. The strongest
-    means by which a machine ends itself is `self_end`."""
+    means by which a machine ends itself is `self_end`. If `is_known` is false, the offers were not read
+    yet."""
 
     offers: tuple[Offer, ...] = ()
     quotas: tuple[Quota, ...] = ()
     capacities: Mapping[str, Amounts]
     self_end: SelfEnd = SelfEnd.SHUTDOWN
+    is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,8 @@ def choose(lease: Lease, market: Market, refusals: Sequence[Refusal], now: float
     leases of the site."""
     if problem := _lasting_problem(lease, market, now):
         return Choice(why=problem, hopeless=True)
+    if not market.is_known:
+        return Choice()
     fitting = candidates(lease, market)
     if not fitting:
         return Choice(why=_nothing_fits(lease, market), hopeless=True)

@@ -156,8 +156,9 @@ def _list_machines(draft: _Draft) -> None:
     due = draft.now
     if latest is not None:
         due = latest.at + list_interval(situation.leases, latest, situation.traits, draft.now)
-    draft.wake_at(due)
-    if due <= draft.now:
+    if due > draft.now:
+        draft.wake_at(due)
+    else:
         draft.actions.append(Action(call=Call.LIST, key=situation.site))
 
 

@@ -303,6 +303,15 @@ def test_a_lease_is_not_closed_while_a_leftover_cannot_be_deleted():
     world.until(LeaseState.CLOSED)
 
 
+def test_a_failed_list_is_not_requested_again_without_a_pause():
+    world = a_world()
+    world.until(LeaseState.READY)
+    world.fails = lambda action: "unavailable"
+    world.now += 100
+    world.step(0.0)
+    assert world.commit().again_at > world.now
+
+
 def test_release_never_gives_up():
     world = a_world()
     world.until(LeaseState.READY)

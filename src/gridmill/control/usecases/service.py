@@ -35,6 +35,9 @@ _STOP_SECONDS = 60.0
 """The seconds that stopped runs may take to end; after these seconds the control node stops even if the runs
 have not ended."""
 _LEAVE_SECONDS = 5.0
+_RETURN_SECONDS = 120.0
+"""The seconds for which a control node that is stopped waits for the end of its rented machines. A machine
+that exists longer ends itself."""
 _LOOK_SECONDS = 0.1
 
 
@@ -147,6 +150,7 @@ class Service(
             self._wait(lambda: not any(set(one.runs) & set(runs) for one in self.clients()), _LEAVE_SECONDS)
         except GridmillError as error:
             self._control.problems.warn(f"not all runs were stopped: {explained(error)}")
+        self._node.return_machines(_RETURN_SECONDS)
         self._end()
 
     def _wait(self, over: Callable[[], bool], seconds: float) -> None:

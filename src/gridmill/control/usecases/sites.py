@@ -134,6 +134,12 @@ class SiteUseCases(UseCases):
                     f"job {waits[0].job.name!r} of run {waits[0].run_id} waits for site {name!r}",
                     hint=f"Stop the run with `gridmill stop {waits[0].run_id}`, or wait until it ends.",
                 )
+            rented = [one.id for one in snapshot.leases.values() if one.provider == name]
+            if rented:
+                raise ConflictError(
+                    f"lease {rented[0]} is open at site {name!r}, so that a machine may cost money",
+                    hint=f"End it with `gridmill stop lease {rented[0]}`, and wait until it is closed.",
+                )
             up = [one.id for one in snapshot.deployments.values() if one.site == name]
             if up:
                 raise ConflictError(

@@ -28,6 +28,7 @@ from gridmill.ports.logs import LogQuery, LogStore
 from gridmill.ports.site import SitePort, TransferSite
 from gridmill.ports.store import Store
 from gridmill.scheduler.explain import why_waiting
+from gridmill.scheduler.rental_words import why_renting
 from gridmill.scheduler.wait_estimate import WaitForecasts
 
 ADDED = "rows_added"
@@ -129,6 +130,8 @@ def _whys(
             yield problems.lasting.get(DISK, "")
         yield why_waiting(snapshot, job_run.id, now, waits)
         yield why_excluded(bring_ups, timeline, job_run)
+        if job_run.state is JobState.WAITING and snapshot.leases:
+            yield why_renting(snapshot.leases.values(), job_run.resource, now)
         if job_run.state is JobState.WAITING:
             resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
             yield problem_of_site(problems, resource.site) if resource is not None else ""

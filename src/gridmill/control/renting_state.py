@@ -1,0 +1,112 @@
+"""This module has the state of rentals that is lost at a restart: the provider's last list, the calls that
+run, and the offers of each site."""
+
+from dataclasses import field
+from math import inf
+
+from gridmill.control.background import BackgroundRunner, ImmediateRunner
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.lease import Lease
+from gridmill.domain.machine import Offer, Quota
+from gridmill.ports.cloud import RentingSite
+from gridmill.scheduler.rental_calls import Calls
+from gridmill.scheduler.rental_list import MachineList, Sightings
+
+FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 2.0, 60.0
+"""A failed call is repeated after the first time, and after twice as long for each further failure, up to the
+second time. Calls that end machines are repeated for ever."""
+PREPARE_AGAIN_SECONDS = 2.0
+"""The time after which an unfinished preparation of a machine goes on, because a machine that waits costs
+money."""
+LIST_AGAIN_SECONDS = 10.0
+"""The longest time after which a failed list is requested again. No lease is closed without a list."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SiteRental:
+    """The state of the rentals of one site.
+
+    `port` is the interface that was used last, and `told` are the leases that it knows. `failures` has the
+    number of failures of each action in a row. `machines_of` has the ids of the live attempts on the machine
+    of each lease. `market_at` is the Unix time at which the offers were read (None: never). `problems` are
+    the present problems of the site by subject.
+    """
+
+    started: float
+    port: RentingSite | None = None
+    told: tuple[Lease, ...] | None = None
+    latest: MachineList | None = None
+    closed: set[str] = field(default_factory=set)
+    sent: dict[str, float] = field(default_factory=dict)
+    repeats: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, float] = field(default_factory=dict)
+    running: set[str] = field(default_factory=set)
+    not_before: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+    last_launch: float = -inf
+    last_call: float = -inf
+    offers: tuple[Offer, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    market_at: float | None = None
+    market_wanted: frozenset[tuple[str, str]] = frozenset()
+    live: dict[str, frozenset[str]] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def calls(self) -> Calls:
+        """Return the calls that run or have to wait."""
+        return Calls(
+            running=frozenset(self.running),
+            not_before=dict(self.not_before),
+            last_launch=self.last_launch,
+            last_call=self.last_call,
+        )
+
+    def sightings(self) -> Sightings:
+        """Return the last signs of machines."""
+        return Sightings(
+            started=self.started, sent=dict(self.sent), repeats=dict(self.repeats), seen=dict(self.seen)
+        )
+
+    def failed(self, action: str, now: float, longest_seconds: float = LONGEST_BACKOFF_SECONDS) -> None:
+        """Record that an action failed, so that it is repeated later, after `longest_seconds` at most."""
+        count = self.failures.get(action, 0) + 1
+        self.failures[action] = count
+        wait = min(FIRST_BACKOFF_SECONDS * 2 ** min(count - 1, 10), longest_seconds)
+        self.not_before[action] = now + wait
+
+    def succeeded(self, action: str) -> None:
+        """Record that an action succeeded."""
+        self.failures.pop(action, None)
+        self.not_before.pop(action, None)
+
+    def forget_closed(self, lease: Lease) -> None:
+        """Remove the values of a lease that was closed."""
+        self.closed.add(lease.id)
+        self.live.pop(lease.id, None)
+        for one in lease.tries:
+            for values in (self.sent, self.repeats, self.seen):
+                values.pop(one.token, None)
+
+
+@dataclass(slots=True, kw_only=True)
+class Rentals:
+    """The state of the rentals of all sites. Calls to providers and the preparation of machines have threads
+    of their own, because a machine boots for minutes, and other work of the control node does not wait for
+    it."""
+
+    sites: dict[str, SiteRental] = field(default_factory=dict)
+    calls: BackgroundRunner = field(default_factory=ImmediateRunner)
+    preparing: BackgroundRunner = field(default_factory=ImmediateRunner)
+
+    def at(self, site: str, now: float) -> SiteRental:
+        """Return the state of the rentals of a site."""
+        return self.sites.setdefault(site, SiteRental(started=now))
+
+    def apply_results(self) -> None:
+        """Apply the results of the calls that have ended. The caller holds the node's lock."""
+        self.calls.apply_results()
+        self.preparing.apply_results()
+
+    def has_more(self) -> bool:
+        """Return whether calls have ended since the last tick."""
+        return any([self.calls.has_more(), self.preparing.has_more()])

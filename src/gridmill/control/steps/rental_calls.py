@@ -1,0 +1,243 @@
+"""This module makes the calls of leases to providers and sites, and applies their results."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from gridmill.control.renting_state import SiteRental
+from gridmill.control.steps.lease_records import Renting, put_lease
+from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.lease import Lease, TryProblem
+from gridmill.domain.machine import MachineState, Offer, Quota
+from gridmill.errors import (
+    CredentialsError,
+    GridmillError,
+    InputError,
+    MachineFaultError,
+    NoMachineError,
+    QuotaError,
+    RefusedError,
+    UnavailableError,
+    explained,
+)
+from gridmill.ports.cloud import CloudPort, RentingSite
+from gridmill.scheduler.rental_calls import Action, Call
+from gridmill.scheduler.rental_list import MachineList
+from gridmill.scheduler.rental_results import end_accepted, faulty, launched, prepared, refused
+
+TERMINATE_AGAIN_SECONDS = 30.0
+"""A machine that has not ended this many seconds after the provider has accepted the request is ended
+again."""
+MARKET_SECONDS = 300.0
+"""The time for which the offers and the quotas of a provider are used."""
+_REFUSALS: dict[type[GridmillError], TryProblem] = {
+    NoMachineError: TryProblem.NO_MACHINE,
+    QuotaError: TryProblem.QUOTA,
+    RefusedError: TryProblem.REFUSED,
+    InputError: TryProblem.REFUSED,
+}
+"""The errors after which no machine exists for a request."""
+
+
+def action_call(port: RentingSite, action: Action, now: float) -> Callable[[], Any]:
+    """Return the function that executes an action. The function uses no records of the control node."""
+    match action:
+        case Action(call=Call.LIST):
+            return partial(_list, port.cloud(), port.owner, now)
+        case Action(call=Call.LAUNCH, lease=Lease() as lease, launch_try=one) if one is not None:
+            return partial(port.launch, lease, one)
+        case Action(call=Call.PREPARE, lease=Lease() as lease, machine=machine) if machine is not None:
+            return partial(port.prepare_machine, lease, machine)
+        case Action(call=Call.TERMINATE, machine=machine) if machine is not None:
+            return partial(port.cloud().terminate, machine)
+        case Action(call=Call.DELETE, leftover=left) if left is not None:
+            return partial(port.cloud().delete, left)
+        case Action(call=Call.FORGET, lease=Lease() as lease):
+            return partial(port.forget_lease, lease)
+        case _:
+            raise ValueError(f"{action.id} is not complete")
+
+
+def _list(cloud: CloudPort, owner: str, at: float) -> MachineList:
+    return MachineList(at=at, machines=cloud.machines(owner), leftovers=cloud.leftovers(owner))
+
+
+def finish_call(renting: Renting, site: str, rental: SiteRental, action: Action, done: Future[Any]) -> None:
+    """Apply the result of a call to the lease as it is now."""
+    rental.running.discard(action.id)
+    error = done.exception()
+    if error is not None and not isinstance(error, GridmillError):
+        done.result()
+    if error is None and action.call is not Call.FORGET:
+        rental.succeeded(action.id)
+    match action.call:
+        case Call.LIST:
+            _listed(renting, rental, done)
+        case Call.LAUNCH:
+            _launched(renting, rental, action, done)
+        case Call.PREPARE:
+            _prepared(renting, rental, action, done)
+        case Call.TERMINATE:
+            _terminated(renting, rental, action, done)
+        case Call.DELETE if error is not None:
+            _note_problem(renting, rental, action, error)
+        case _:
+            pass
+
+
+def _change(renting: Renting, rental: SiteRental, action: Action, act: Callable[[Lease], Lease]) -> None:
+    """Apply a function to the lease of an action, as the lease is now."""
+    key = action.lease.id if action.lease is not None else ""
+    lease = renting.ledger.snapshot.leases.get(key)
+    if lease is not None:
+        transaction = renting.ledger.begin(renting.now())
+        put_lease(renting, transaction, rental, act(lease))
+        renting.ledger.stage(transaction)
+
+
+def _note_problem(renting: Renting, rental: SiteRental, action: Action, error: BaseException) -> None:
+    """Show the error of a call at its lease. The first failure of a call is not shown, because a repeated
+    call often succeeds."""
+    if rental.failures.get(action.id, 0) < 2 and not isinstance(error, CredentialsError):
+        return
+    text = explained(error) if isinstance(error, GridmillError) else str(error)
+    message = f"{_DOING[action.call]}: {text}"
+    from_now = partial(_with_problem, message)
+    _change(renting, rental, action, from_now)
+
+
+def _with_problem(message: str, lease: Lease) -> Lease:
+    return replace(lease, problem=message)
+
+
+_DOING = {
+    Call.LAUNCH: "a machine cannot be requested now",
+    Call.PREPARE: "its machine cannot be prepared now",
+    Call.TERMINATE: "its machine cannot be ended now",
+    Call.DELETE: "a resource of the provider cannot be deleted now",
+}
+
+
+def _listed(renting: Renting, rental: SiteRental, done: Future[MachineList]) -> None:
+    """Use the list of the provider. Numbers of leases that the list names are not used again, because the
+    store may be an old copy."""
+    try:
+        latest = done.result()
+    except GridmillError as error:
+        rental.problems["list"] = f"the provider's machines cannot be listed: {explained(error)}"
+        return
+    rental.problems.pop("list", None)
+    rental.latest = latest
+    for machine in latest.machines:
+        if machine.state is not MachineState.ENDED and machine.token:
+            rental.seen[machine.token] = latest.at
+    named = {one.lease for one in latest.machines} | {one.lease for one in latest.leftovers}
+    named -= {""}
+    for name in named:
+        prefix, _, number = name.rpartition("-")
+        if prefix == "lease" and number.isdecimal():
+            renting.counters.used("lease", int(number))
+    unknown = named - renting.ledger.snapshot.leases.keys() - rental.closed
+    rental.closed |= {name for name in unknown if _is_closed(renting, name)}
+
+
+def _is_closed(renting: Renting, name: str) -> bool:
+    lease = renting.ledger.read(Lease, name)
+    return lease is not None and not lease.is_open
+
+
+def _launched(renting: Renting, rental: SiteRental, action: Action, done: Future[Any]) -> None:
+    now = renting.now()
+    rental.sent[action.key] = now
+    rental.repeats[action.key] = rental.repeats.get(action.key, 0) + 1
+    try:
+        machine = done.result()
+    except GridmillError as error:
+        problem = next((each for kind, each in _REFUSALS.items() if isinstance(error, kind)), None)
+        if problem is None or isinstance(error, UnavailableError):
+            _note_problem(renting, rental, action, error)
+        else:
+            message = error.message
+            _change(renting, rental, action, lambda one: refused(one, action.key, problem, message, now))
+        return
+    _change(renting, rental, action, lambda one: launched(one, action.key, machine, now))
+
+
+def _prepared(renting: Renting, rental: SiteRental, action: Action, done: Future[Any]) -> None:
+    now = renting.now()
+    try:
+        report = done.result()
+    except MachineFaultError as error:
+        message = error.message
+        _change(renting, rental, action, lambda one: faulty(one, action.key, message))
+    except UnavailableError as error:
+        if isinstance(error, CredentialsError):  # otherwise the machine still boots
+            _note_problem(renting, rental, action, error)
+    except GridmillError as error:
+        _note_problem(renting, rental, action, error)
+    else:
+        _change(renting, rental, action, lambda one: prepared(one, action.key, report.address, now))
+
+
+def _terminated(renting: Renting, rental: SiteRental, action: Action, done: Future[None]) -> None:
+    now = renting.now()
+    try:
+        done.result()
+    except GridmillError as error:
+        _note_problem(renting, rental, action, error)
+        return
+    rental.not_before[action.id] = now + TERMINATE_AGAIN_SECONDS
+    _change(renting, rental, action, lambda one: end_accepted(one, action.key, now))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarketReading:
+    """The offers and quotas that a provider reported."""
+
+    offers: tuple[Offer, ...]
+    quotas: tuple[Quota, ...]
+
+
+def market_call(
+    port: RentingSite, rental: SiteRental, wanted: frozenset[tuple[str, str]], now: float
+) -> tuple[Callable[[], MarketReading], float] | None:
+    """Return the function that reads the offers and quotas for these pairs of a region and a type, and the
+    seconds until it may be called. The result is None if nothing has to be read."""
+    if not wanted:
+        return None
+    is_known = rental.market_at is not None and wanted <= rental.market_wanted
+    wait = (rental.market_at or now) + MARKET_SECONDS - now if is_known else 0.0
+    wait = max(wait, rental.not_before.get("market", now) - now)
+    return partial(_read_market, port.cloud(), wanted | rental.market_wanted), wait
+
+
+def _read_market(cloud: CloudPort, wanted: frozenset[tuple[str, str]]) -> MarketReading:
+    offers = {
+        (offer.region, offer.instance_type): offer
+        for region, instance_type in sorted(wanted)
+        for offer in cloud.offers(region, instance_type)
+    }
+    quotas: dict[tuple[str, str, bool], Quota] = {}
+    with suppress(UnavailableError):  # without quotas, the provider itself refuses machines beyond them
+        for region in sorted({region for region, _ in wanted}):
+            found = cloud.check_account(region).quotas
+            quotas |= {(one.region, one.name, one.spot): one for one in found}
+    return MarketReading(offers=tuple(offers.values()), quotas=tuple(quotas.values()))
+
+
+def finish_market(
+    rental: SiteRental, wanted: frozenset[tuple[str, str]], now: float, done: Future[MarketReading]
+) -> None:
+    """Use the offers and quotas that were read."""
+    try:
+        reading = done.result()
+    except GridmillError as error:
+        rental.failed("market", now)
+        rental.problems["market"] = f"the provider's offers cannot be read: {explained(error)}"
+        return
+    rental.succeeded("market")
+    rental.problems.pop("market", None)
+    rental.offers, rental.quotas = reading.offers, reading.quotas
+    rental.market_at, rental.market_wanted = now, rental.market_wanted | wanted

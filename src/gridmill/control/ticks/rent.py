@@ -1,0 +1,250 @@
+"""This module has the tick that rents and returns machines: it reads the leases of each cloud site, decides
+with values (scheduler/renting.py), commits the changed leases, and then calls the provider in the background.
+
+No call is made before its decision is committed. The result of a call is applied in a later tick. After a
+restart, the leases are compared with the provider's list before anything is rented.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from math import inf
+from typing import Any
+
+from gridmill.control.ledger import Ledger, Transaction
+from gridmill.control.renting_state import (
+    LIST_AGAIN_SECONDS,
+    LONGEST_BACKOFF_SECONDS,
+    PREPARE_AGAIN_SECONDS,
+    SiteRental,
+)
+from gridmill.control.state import Control
+from gridmill.control.steps.lease_records import Renting, has_failed, live_on, machine_text, put_lease
+from gridmill.control.steps.problems import set_problems
+from gridmill.control.steps.rental_calls import action_call, finish_call, finish_market, market_call
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.frozen import replace
+from gridmill.domain.lease import Lease, LeaseState, RentalTerms
+from gridmill.domain.lease_cost import counted, live_uses
+from gridmill.domain.rental_terms import rental_terms
+from gridmill.domain.resource import Resource
+from gridmill.domain.site import Site, SiteKind
+from gridmill.errors import InputError
+from gridmill.ports.cloud import RentingSite
+from gridmill.scheduler.rental_calls import OWN, Action, Call
+from gridmill.scheduler.rental_choice import Market
+from gridmill.scheduler.rental_results import with_new_try
+from gridmill.scheduler.renting import NewLease, RentingSituation, RentPlan, decide
+
+FIRST_TRY_AGAIN_SECONDS = 5.0
+
+
+def rent(control: Control) -> float:
+    """Rent and return machines at all cloud sites. The function returns the seconds until more may have to
+    be done."""
+    renting = Renting(
+        starting=control.starting,
+        bring_ups=control.bring_ups,
+        rentals=control.rentals,
+        sites=control.sites,
+        counters=control.counters,
+        new_token=control.new_token,
+    )
+    snapshot = control.ledger.snapshot
+    names = {one.name for one in snapshot.sites.values() if one.kind is SiteKind.CLOUD}
+    names |= {lease.provider for lease in snapshot.leases.values()}
+    names |= {name for name, port in control.sites.items() if isinstance(port, RentingSite)}
+    return min((_rent_at(renting, name) for name in sorted(names)), default=inf)
+
+
+def _rent_at(renting: Renting, site: str) -> float:
+    now = renting.now()
+    port = renting.sites.get(site)
+    rental = renting.rentals.at(site, now)
+    leases = tuple(one for one in renting.ledger.snapshot.leases.values() if one.provider == site)
+    if not isinstance(port, RentingSite):
+        _show_problems(renting, site, rental, leases, _NOT_OPEN if leases else "")
+        return FIRST_TRY_AGAIN_SECONDS if leases else inf
+    current = [_with_uses(renting.ledger, rental, one, now) for one in leases]
+    situation = _read(renting, site, port, rental, current)
+    plan = decide(situation, now)
+    final = {one.id: one for one in (*current, *plan.changed)}
+    transaction = renting.ledger.begin(now)
+    _commit(renting, transaction, site, port, rental, plan, final)
+    renting.ledger.stage(transaction)
+    open_leases = [one for one in final.values() if one.is_open]
+    _show_problems(renting, site, rental, open_leases, "", plan.strangers)
+    if plan.opened or plan.changed or plan.tries:
+        return 0.0
+    return max(0.0, min(plan.again_at - now, _refresh_market(renting, site, port, rental, situation)))
+
+
+_NOT_OPEN = "the site is not open, so that its machines cannot be ended now"
+
+
+def _with_uses(ledger: Ledger, rental: SiteRental, lease: Lease, now: float) -> Lease:
+    """Return the lease with the use of its machine, if the jobs on the machine have changed."""
+    live = frozenset(one.id for one in ledger.snapshot.attempts_on(lease.pod_id))
+    ended = rental.live.get(lease.id, frozenset()) - live
+    rental.live[lease.id] = live
+    if ended and has_failed(ledger, ended):
+        lease = replace(lease, failed=now)
+    subjects = live_on(ledger, lease)
+    is_over = lease.state is LeaseState.RELEASING and lease.machine_try is None
+    subjects = {} if is_over else subjects
+    return counted(lease, subjects, now) if subjects != live_uses(lease) else lease
+
+
+def _read(
+    renting: Renting, site: str, port: RentingSite, rental: SiteRental, leases: Sequence[Lease]
+) -> RentingSituation:
+    snapshot = renting.ledger.snapshot
+    deployments = tuple(one for one in snapshot.deployments.values() if one.site == site)
+    declared = snapshot.sites.get(site)
+    traits = port.cloud().traits
+    nodes = declared.nodes if declared is not None else ()
+    return RentingSituation(
+        site=site,
+        owner=port.owner,
+        traits=traits,
+        market=Market(
+            offers=rental.offers,
+            quotas=rental.quotas,
+            capacities={one.name.rpartition("#")[0]: one.capacity for one in nodes},
+            self_end=traits.self_end,
+            is_known=rental.market_at is not None,
+        ),
+        deployments=deployments,
+        leases=tuple(leases),
+        closed=frozenset(rental.closed),
+        terms=_terms(declared, deployments),
+        latest=rental.latest,
+        sightings=rental.sightings(),
+        calls=rental.calls(),
+    )
+
+
+def _terms(site: Site | None, deployments: Sequence[Deployment]) -> Mapping[str, RentalTerms]:
+    """Return the terms of the resources of deployments, from the settings with which the deployments were
+    made. A resource with settings that are invalid now has no terms, so that no machine is rented for it."""
+    found: dict[str, RentalTerms] = {}
+    for one in deployments:
+        if site is None:
+            continue
+        resource = Resource(name=one.resource, type=one.type, site=one.site, settings=one.settings)
+        with suppress(InputError):  # the settings were checked when the resource was configured
+            found[resource.name] = rental_terms(resource, site)
+    return found
+
+
+def _commit(
+    renting: Renting,
+    transaction: Transaction,
+    site: str,
+    port: RentingSite,
+    rental: SiteRental,
+    plan: RentPlan,
+    final: dict[str, Lease],
+) -> None:
+    """Write the decisions, and register the calls that follow after the commit."""
+    for one in plan.tries:
+        token = f"{final[one.lease_id].owner}-{one.lease_id}-{renting.new_token()}"[:64]
+        final[one.lease_id] = with_new_try(final[one.lease_id], one.candidate, token, transaction.now)
+    for new in plan.opened:
+        lease = _opened(new, site, port.owner, f"lease-{renting.counters.next('lease')}", transaction.now)
+        final[lease.id] = lease
+    for lease in final.values():
+        put_lease(renting, transaction, rental, lease)
+    told = tuple(one for one in final.values() if one.is_open)
+    if rental.told != told or rental.port is not port:
+        transaction.then(partial(_tell_site, port, rental, told))
+    for lease in final.values():
+        if not lease.is_open:
+            forget = Action(call=Call.FORGET, key=lease.id, lease=lease)
+            transaction.then(partial(_start, renting, site, port, rental, forget))
+    for action in plan.actions:
+        current = action.lease and replace(action, lease=final.get(action.lease.id, action.lease))
+        transaction.then(partial(_start, renting, site, port, rental, current or action))
+
+
+def _tell_site(port: RentingSite, rental: SiteRental, leases: tuple[Lease, ...]) -> None:
+    rental.port, rental.told = port, leases
+    port.use_leases(leases)
+
+
+def _opened(new: NewLease, site: str, owner: str, lease_id: str, now: float) -> Lease:
+    return Lease(
+        id=lease_id,
+        provider=site,
+        owner=owner,
+        resource=new.resource,
+        deployment_id=new.deployment_id,
+        pod_id=new.pod_id,
+        state=LeaseState.PLANNED,
+        terms=new.terms,
+        needs_cpus=new.cpus,
+        needs_memory_bytes=new.memory_bytes,
+        needs_gpus=new.gpus,
+        opened=now,
+        counted=now,
+    )
+
+
+_BACKOFF = {Call.PREPARE: PREPARE_AGAIN_SECONDS, Call.LIST: LIST_AGAIN_SECONDS}
+
+
+def _start(renting: Renting, site: str, port: RentingSite, rental: SiteRental, action: Action) -> None:
+    """Start a call in the background. Until its success is known, the call counts as failed, so that an
+    unexpected error does not repeat it without a pause."""
+    now = renting.now()
+    rental.running.add(action.id)
+    rental.failed(action.id, now, _BACKOFF.get(action.call, LONGEST_BACKOFF_SECONDS))
+    if action.call not in OWN:
+        rental.last_call = now
+    if action.call is Call.LAUNCH:
+        rental.last_launch = now
+    rentals = renting.rentals
+    runner = rentals.preparing if action.call is Call.PREPARE else rentals.calls
+    then: Callable[[Future[Any]], None] = partial(finish_call, renting, site, rental, action)
+    runner.submit(f"{site} {action.id}", action_call(port, action, now), then)
+
+
+def _refresh_market(
+    renting: Renting, site: str, port: RentingSite, rental: SiteRental, situation: RentingSituation
+) -> float:
+    """Read the offers and quotas again if a lease needs them. The function returns the seconds until they
+    may be read again."""
+    choosing = [one for one in situation.leases if one.state in (LeaseState.PLANNED, LeaseState.LAUNCHING)]
+    wanted = frozenset((one.terms.region, one.terms.instance_type) for one in choosing)
+    now = renting.now()
+    call = market_call(port, rental, wanted, now)
+    if call is None:
+        return inf
+    act, wait = call
+    if wait <= 0:
+        rental.failed("market", now)
+        then = partial(finish_market, rental, wanted, now)
+        renting.rentals.calls.submit(f"{site} market", act, then)
+        return inf
+    return wait
+
+
+def _show_problems(
+    renting: Renting,
+    site: str,
+    rental: SiteRental,
+    leases: Sequence[Lease],
+    problem: str,
+    strangers: Mapping[str, str] | None = None,
+) -> None:
+    """Show the problems of leases and machines until they are over. Each problem names the machine, its cost
+    per hour, and the command that ends it."""
+    shown = {**(strangers or {})}
+    for lease in leases:
+        text = problem or lease.problem or rental.problems.get("list", "")
+        if text:
+            shown[lease.id] = f"lease {lease.id} at {site}: {text}{machine_text(lease)}"
+    if not leases:
+        shown |= {key: f"site {site}: {text}" for key, text in rental.problems.items() if key == "market"}
+    set_problems(renting.problems, f"rental at {site}", shown)

@@ -1,0 +1,263 @@
+"""The control node rents machines for jobs and returns them, whatever fails on the way."""
+
+from itertools import pairwise
+
+import pytest
+from tests.kit.rented_site import AWS, RentedGrid, with_terms
+
+from gridmill.control.usecases.sites import SiteUseCases
+from gridmill.domain.frozen import replace
+from gridmill.domain.lease import LeaseState, TryProblem, TryState
+from gridmill.domain.lease_cost import IDLE, CostBy, costs
+from gridmill.domain.machine import SelfEnd
+from gridmill.domain.run import JobRun
+from gridmill.domain.states import JobState
+from gridmill.errors import ConflictError
+from gridmill.ports.cloud import LaunchRequest
+from gridmill.testing.clock import FakeClock
+from gridmill.testing.cloud.account import SimulatedAccount
+from gridmill.testing.cloud.catalog import TRAITS
+from gridmill.testing.cloud.provider_faults import ProviderFaults
+from gridmill.testing.simulated_site import Behaviour
+from gridmill.testing.simulation import Killed
+
+
+def job(grid: RentedGrid, run: str = "p-1", name: str = "train") -> JobRun:
+    """A job of a run, also after its end."""
+    return grid.store.get(JobRun, f"{run}/{name}").noun
+
+
+def is_ready(grid: RentedGrid):
+    """Whether a machine is ready."""
+    return lambda: any(one.state is LeaseState.READY for one in grid.leases())
+
+
+def test_a_machine_is_rented_for_a_job_and_returned_after_it():
+    grid = RentedGrid()
+    grid.start()
+    seconds = grid.until(grid.is_over)
+    (lease,) = grid.leases()
+    assert job(grid).state is JobState.SUCCEEDED
+    assert [one.state for one in lease.tries] == [TryState.ENDED]
+    assert lease.tries[0].instance_type == "gpu.one"
+    assert (grid.alive(), grid.account.resources_alive()) == (0, ())
+    assert grid.world.forgotten[-1] == ("lease-1", LeaseState.CLOSED)
+    assert seconds < 240
+    assert not [text for text in grid.node.control.problems.lasting.values() if "lease" in text]
+
+
+def test_the_lease_is_told_in_the_events_of_its_run():
+    grid = RentedGrid()
+    grid.start()
+    grid.until(grid.is_over)
+    events = [one for one in grid.store.events(run_id="p-1") if one.type == "lease"]
+    told = [one.body["message"] for one in events]
+    assert told[0] == "a machine for burst will be rented at aws"
+    assert told[1] == "requests gpu.one in north-1a for 1.00 USD per hour"
+    assert told[2].startswith("machine ")
+    assert told[3].startswith("the machine is ready after ")
+
+
+def test_the_cost_is_divided_between_the_job_and_the_rest():
+    grid = RentedGrid()
+    grid.start()
+    grid.until(grid.is_over)
+    by_job = {row.name: row for row in costs(grid.leases(), CostBy.JOB, 0.0)}
+    assert set(by_job) == {"p-1/train", IDLE}
+    assert 55 <= by_job["p-1/train"].seconds <= 65
+    billed = sum(item.cost_micros for item in grid.account.bill() if item.kind == "machine")
+    assert abs(sum(row.micros for row in by_job.values()) - billed) <= billed * 0.1
+
+
+CALLS = ("launch", "machines", "terminate", "delete")
+
+
+MOMENTS = [f"{call}:{when}" for call in CALLS for when in ("before", "after")]
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [one if one == "launch:after" else pytest.param(one, marks=pytest.mark.long) for one in MOMENTS],
+)
+def test_a_control_node_that_is_killed_at_a_call_leaves_no_machine(moment):
+    grid = RentedGrid()
+    killed = []
+
+    def at_call(now: str) -> None:
+        if now == moment and not killed:
+            killed.append(now)
+            raise Killed
+
+    grid.world.provider.at_call = at_call
+    grid.start()
+    grid.until(grid.is_over)
+    assert killed
+    assert (grid.alive(), grid.account.resources_alive()) == (0, ())
+    assert job(grid).state is JobState.SUCCEEDED
+    assert len(grid.account.every) == 1
+    assert len(grid.leases()) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", CALLS)
+def test_lost_answers_and_errors_leave_no_machine(method):
+    grid = RentedGrid()
+    grid.account.give_faults(method, "after", "before", "after", "before")
+    grid.start()
+    grid.until(grid.is_over)
+    assert (grid.alive(), grid.account.resources_alive()) == (0, ())
+    assert job(grid).state is JobState.SUCCEEDED
+    assert len(grid.account.every) == 1
+
+
+def test_the_next_zone_is_used_when_a_zone_has_no_machine():
+    grid = RentedGrid()
+    grid.account.use_faults(ProviderFaults(no_machine=frozenset({("north-1a", "*"), ("north-1b", "*")})))
+    grid.start()
+    grid.until(grid.is_over)
+    (lease,) = grid.leases()
+    assert [(one.zone, one.problem) for one in lease.tries] == [
+        ("north-1a", TryProblem.NO_MACHINE),
+        ("north-1b", TryProblem.NO_MACHINE),
+        ("south-1a", None),
+    ]
+
+
+@pytest.mark.long
+def test_no_free_machine_is_shown_and_ends_when_one_is_free():
+    grid = with_terms(region="north", instance_type="gpu.one")
+    grid.account.use_faults(ProviderFaults(no_machine=frozenset({("north-1a", "*"), ("north-1b", "*")})))
+    grid.start()
+    grid.until(lambda: any("no machine" in one.problem for one in grid.leases()))
+    shown = [text for text in grid.node.control.problems.lasting.values() if "lease-1" in text]
+    assert shown == ["lease lease-1 at aws: no machine: no free gpu.one in north-1a, north-1b"]
+    grid.account.use_faults(ProviderFaults())
+    grid.until(grid.is_over)
+    assert job(grid).state is JobState.SUCCEEDED
+
+
+def test_terms_that_no_offer_meets_fail_the_job_with_the_reason():
+    grid = with_terms(max_price="0.5", instance_type="gpu.one")
+    grid.start()
+    grid.until(grid.is_over)
+    assert grid.account.every == {}
+    assert job(grid).state is JobState.FAILED
+    assert "a price above 0.5000 USD per hour" in job(grid).message
+
+
+def test_a_defective_machine_costs_the_job_no_attempt():
+    grid = RentedGrid()
+    grid.start()
+    grid.until(lambda: bool(grid.account.every))
+    (first,) = grid.account.every
+    grid.world.faulty.add(first)
+    grid.until(grid.is_over)
+    (lease,) = grid.leases()
+    assert [one.problem for one in lease.tries] == [TryProblem.FAULT, None]
+    assert (job(grid).attempts, job(grid).losses) == (1, 0)
+    assert grid.alive() == 0
+
+
+def test_a_machine_that_is_ended_by_hand_closes_its_lease_within_a_minute():
+    grid = RentedGrid(behave=lambda order: Behaviour(seconds=300.0))
+    grid.start()
+    grid.until(lambda: grid.clock.monotonic() > 200.0)
+    grid.account.end_by_hand(next(iter(grid.account.every)))
+    grid.until(lambda: not grid.leases()[0].is_open, seconds=60.0)
+    assert "ended at the provider" in grid.leases()[0].reason
+    grid.until(grid.is_over)
+    assert job(grid).state is JobState.SUCCEEDED
+    assert len(grid.leases()) == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("phase", [LeaseState.PLANNED, LeaseState.LAUNCHING, LeaseState.BOOTING, "running"])
+def test_a_stopped_run_returns_its_machine_in_every_phase(phase):
+    grid = RentedGrid()
+    grid.start()
+    if phase == "running":
+        grid.until(lambda: job(grid).state is JobState.RUNNING)
+    else:
+        grid.until(lambda: any(one.state is phase for one in grid.leases()))
+    grid.stop("p-1")
+    assert grid.until(lambda: not grid.alive()) <= 10
+    # the lease is closed after the lag of the provider's lists
+    assert grid.until(grid.is_over) <= 150
+    assert (grid.alive(), grid.account.resources_alive()) == (0, ())
+
+
+def test_the_longest_rental_time_ends_the_machine_and_fails_its_job():
+    grid = RentedGrid(settings={"max_hours": "2m"}, behave=lambda order: Behaviour(seconds=3600.0))
+    grid.start()
+    grid.until(grid.is_over)
+    assert job(grid).state is JobState.FAILED
+    assert "max_hours" in job(grid).message
+    assert len(grid.leases()) == 1
+    assert grid.account.cost_micros() < 1_000_000 // 10
+
+
+@pytest.mark.long
+def test_credentials_that_are_revoked_are_shown_until_they_are_renewed():
+    grid = RentedGrid()
+    grid.start()
+    grid.until(is_ready(grid))
+    grid.account.credentials_end = grid.clock.monotonic()
+    grid.until(lambda: job(grid).state is JobState.SUCCEEDED)
+    began = grid.clock.monotonic()
+    grid.until(lambda: grid.clock.monotonic() > began + 600)
+    shown = " ".join(grid.node.control.problems.lasting.values())
+    assert "refuses the credentials" in shown
+    assert "costs 1.00 USD per hour; `gridmill stop lease lease-1` ends it" in shown
+    assert grid.leases()[0].state is LeaseState.RELEASING
+    grid.account.credentials_end = float("inf")
+    assert grid.until(grid.is_over) <= 120
+    assert grid.alive() == 0
+
+
+@pytest.mark.long
+def test_machines_of_an_unknown_lease_are_shown_and_their_numbers_are_not_used():
+    grid = RentedGrid()
+    request = LaunchRequest(
+        token="old-token",
+        lease="lease-7",
+        owner="grid",
+        region="north-1",
+        zone="north-1a",
+        instance_type="gpu.one",
+        image="",
+        spot=False,
+        disk_bytes=2**30,
+        ssh_public_key="",
+        user_data="",
+        max_seconds=10**6,
+    )
+    grid.account.launch(request)
+    grid.start()
+    grid.until(lambda: job(grid).state is JobState.SUCCEEDED)
+    grid.until(lambda: bool(grid.leases()) and not grid.leases()[-1].is_open)
+    shown = " ".join(grid.node.control.problems.lasting.values())
+    assert "lease-7, which is not in the store: it costs 1.00 USD per hour. `gridmill reap aws`" in shown
+    assert [one.id for one in grid.leases()] == ["lease-8"]
+    assert grid.alive() == 1
+
+
+def test_a_site_with_an_open_lease_cannot_be_removed():
+    grid = RentedGrid()
+    grid.start()
+    grid.until(is_ready(grid))
+    grid.node.control.ledger.snapshot.resources.clear()
+    grid.node.control.ledger.snapshot.job_runs.clear()
+    with pytest.raises(ConflictError, match="lease lease-1 is open"):
+        SiteUseCases(grid.node).remove_site(AWS)
+
+
+@pytest.mark.long
+def test_the_rate_limits_of_the_provider_are_respected_for_many_leases():
+    clock = FakeClock()
+    traits = replace(TRAITS[SelfEnd.SHUTDOWN], launch_gap_seconds=12.0, call_gap_seconds=1.0)
+    grid = RentedGrid(clock=clock, account=SimulatedAccount(clock, traits=traits), workers=4)
+    grid.start("a", "b", "c", "d")
+    grid.until(grid.is_over, seconds=7200.0)
+    launches = [one.at for one in grid.account.calls if one.method == "launch"]
+    assert all(b - a >= 12.0 for a, b in pairwise(launches))
+    assert (len(grid.leases()), grid.alive()) == (4, 0)
