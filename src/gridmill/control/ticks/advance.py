@@ -125,22 +125,30 @@ class _Parts:
 
 
 def advance(control: Control) -> None:
-    """Check the jobs that may be able to run. When a job has ended, also check the jobs that need it."""
-    moves = control.job_moves
-    parts = _Parts(
-        endings=control.endings,
-        reads=control.reads,
-        code=control.code,
-        moves=moves,
-        joining=joining_now(moves),
-    )
+    """Check the jobs that may be able to run. When a job has ended, also check the jobs that need it. A job
+    that still waits stays unchanged."""
+    endings, moves = control.endings, control.job_moves
+    joining = joining_now(moves)
+    parts = _Parts(endings=endings, reads=control.reads, code=control.code, moves=moves, joining=joining)
     transaction = control.ledger.begin(control.timeline.now())
     touched: set[str] = set()
     for run, job_run in _read_candidates(parts, transaction):
         touched.add(run.id)
         after = job_run
         if job_run.state == JobState.BLOCKED and run.state == RunState.ACTIVE:
-            after = _go_on(parts, transaction, run, job_run)
+            try:
+                facts = _read_facts(parts, transaction, run, job_run)
+                if isinstance(facts, Executed):
+                    _note_execution(parts, transaction, run, job_run, facts)
+                    after = decide_execution(job_run, facts, transaction.now)
+                    after = cut(parts.ledger, transaction, after) if decide_may_be_cut(after) else after
+                elif facts is not None:
+                    after = decide_unexecuted(job_run, facts, transaction.now)
+            except GridmillError:
+                raise
+            except Exception as error:  # noqa: BLE001  a retry would fail again and block every run
+                message = explained(defect(parts.endings.problems, job_run.id, error))
+                after = _failed(job_run, transaction.now, message)
         elif job_run.parts and job_run.state == JobState.RUNNING and job_run.attempt_id is None:
             after = gather(parts.endings, transaction, run, job_run)
         if after is not job_run:
@@ -169,25 +177,6 @@ def _read_candidates(parts: _Parts, transaction: Transaction) -> Iterator[tuple[
             parts.reads.pending.listings.pop(job_run_id, None)
         else:
             yield run, job_run
-
-
-def _go_on(parts: _Parts, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
-    """Return a blocked job after the jobs that it needs have ended, divided into parts if this is useful. A
-    job that still waits is returned unchanged."""
-    try:
-        facts = _read_facts(parts, transaction, run, job_run)
-        if facts is None:
-            return job_run
-        if not isinstance(facts, Executed):
-            return decide_unexecuted(job_run, facts, transaction.now)
-        _note_execution(parts, transaction, run, job_run, facts)
-        after = decide_execution(job_run, facts, transaction.now)
-        return cut(parts.ledger, transaction, after) if decide_may_be_cut(after) else after
-    except GridmillError:
-        raise
-    except Exception as error:  # noqa: BLE001  a retry would fail again and block every run
-        message = explained(defect(parts.endings.problems, job_run.id, error))
-        return _failed(job_run, transaction.now, message)
 
 
 def _note_execution(
