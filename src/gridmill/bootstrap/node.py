@@ -44,6 +44,7 @@ from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.views import RunView
 from gridmill.errors import GridmillError, InputError, StorageError, StoreInUseError, explained
 from gridmill.plugins import find
+from gridmill.ports.cloud import CloudPort
 from gridmill.ports.link import LinkServer, ReceivedMessage
 from gridmill.ports.site import PodListeners, SitePort
 from gridmill.ports.store import Store
@@ -94,6 +95,9 @@ class EmbeddedNode:
 
 
 _COPIES = "copies of declarations"
+
+OFFERS = "cache/offers"
+"""The folder of a home with the types and prices of machines that providers have stated."""
 
 
 def _with_fault(store: Store, fault: str) -> Store:
@@ -224,6 +228,16 @@ def open_site(
     return port
 
 
+def open_cloud(settings: Settings, site: Site, resolve: Callable[[str], str]) -> CloudPort:
+    """Opens the account of a cloud site. Types and prices of machines are cached in the home. Raises
+    InputError for an invalid setting, and NotFoundError if no plug-in provides the provider."""
+    folder = str(settings.home / OFFERS)
+    cloud: CloudPort = find("clouds", site.settings.get("provider", ""))(
+        {"cache_folder": folder, **site.settings}, resolve
+    )
+    return cloud
+
+
 def _identity(settings: Settings, address: str, embedded: bool) -> Identity:
     place = address or f"unix:{settings.home / 'control.sock'}"
     return Identity(version=__version__, home=str(settings.home), address=place, embedded=embedded)
@@ -250,6 +264,7 @@ def _wire(
     control.alarms = None if embedded else ScheduleTimers()
     doors = HomeListeners(links, settings.home, control.clock.now)
     control.open_site = lambda site: open_site(settings, site, doors, control.secrets.resolve)
+    control.open_cloud = lambda site: open_cloud(settings, site, control.secrets.resolve)
     node = ControlNode(control)
     wakers.append(node.wake)
     control.background = ThreadRunner(node.wake)

@@ -40,10 +40,11 @@ COMMANDS = {
     "backup": ("gridmill.cli.archive:backup", "Write pipelines with their versions into an archive."),
     "restore": ("gridmill.cli.archive:restore", "Restore the pipelines of an archive."),
     "recover": ("gridmill.cli.recover:recover", "Restore lost records from the storage root."),
+    "offers": ("gridmill.cli.offers:offers", "List machines that can be rented, with their prices."),
     "reap": ("gridmill.cli.reap:reap", "Find and end rented machines, without a home."),
     "ssh": ("gridmill.cli.ssh:ssh", "Open a shell on a rented machine."),
     "remove": ("gridmill.cli.remove:remove", "Delete a resource, pipeline, run, version, ..."),
-    "add": ("gridmill.cli.sites:add", "Add a site, at which jobs can run, or a secret."),
+    "add": ("gridmill.cli.sites:add", "Add a site, a cloud provider or a secret."),
     "nodes": ("gridmill.cli.sites:nodes", "Show provider nodes and what runs there."),
     "configure": (
         "gridmill.cli.configure:configure",

@@ -14,6 +14,21 @@ import typer
 from gridmill.cli.completion import complete_names
 from gridmill.cli.describe import describe
 from gridmill.cli.format import amounts, moment
+from gridmill.cli.rental_options import (
+    AcceptNoSelfEnd,
+    DeadMan,
+    Disk,
+    GpuMemory,
+    Image,
+    InstanceType,
+    KeepOnFailure,
+    MaxCost,
+    MaxHours,
+    MaxPrice,
+    RentalRegion,
+    Spot,
+    rental_settings,
+)
 from gridmill.cli.secrets import rotate_key
 from gridmill.cli.session import Json, emit, session, show
 from gridmill.cli.sites import (
@@ -282,6 +297,18 @@ def configure(
     export: ExportBucket = None,
     shared: SharedBucket = None,
     endpoint: Endpoint = None,
+    instance_type: InstanceType = None,
+    gpu_memory: GpuMemory = None,
+    region: RentalRegion = None,
+    spot: Spot = False,
+    max_price: MaxPrice = None,
+    max_cost: MaxCost = None,
+    max_hours: MaxHours = None,
+    dead_man: DeadMan = None,
+    keep_on_failure: KeepOnFailure = None,
+    accept_no_self_end: AcceptNoSelfEnd = False,
+    image: Image = None,
+    disk: Disk = None,
     set: Setting = None,
     json: Json = False,
 ) -> None:
@@ -297,6 +324,23 @@ def configure(
     """
     if what == Configurable.SECRET_KEY:
         return rotate_key(context, name, json)
+    rental = rental_settings(
+        instance_type=instance_type,
+        gpu_memory=gpu_memory,
+        region=region,
+        spot=spot,
+        max_price=max_price,
+        max_cost=max_cost,
+        max_hours=max_hours,
+        dead_man=dead_man,
+        keep_on_failure=keep_on_failure,
+        accept_no_self_end=accept_no_self_end,
+        image=image,
+        disk=disk,
+    )
+    if rental and what != Configurable.RESOURCE:
+        option = "--" + next(iter(rental)).replace("_", "-")
+        raise InputError(f"a {what} has no {option}; only a resource has it", place=option)
     if what == Configurable.PROJECT:
         with session(context) as client:
             given = 1.0 if share is None else share
@@ -327,7 +371,7 @@ def configure(
             keep=keep,
             site=site or "local",
             jobs=tuple(job or ()),
-            settings=read_settings(set or ()),
+            settings={**read_settings(set or ()), **rental},
             staging=staging,
         )
     return _print_resource(done, json)

@@ -34,17 +34,20 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "backup": ("backup weather -o weather.zip", "backup weather shops -o both.zip"),
     "restore": ("restore weather.zip", "restore weather.zip --json"),
     "recover": ("recover --dry-run", "recover"),
+    "offers": ("offers --gpus 1 --gpu-memory 24GB", "offers aws --spot --max-price 0.50 --region us-"),
     "reap": ("reap aws", "reap aws --owner grid-7f3a --older-than 6h --yes"),
     "ssh": ("ssh lease-3", "ssh lease-3 -- nvidia-smi", "ssh lease-3 -L 6006:localhost:6006"),
     "remove": ("remove model weather/lstm@3 --dry-run", "remove run weather-3"),
     "add": (
         "add site lab --kind slurm --set partition=gpu",
         "add cluster gpu-farm --controller 10.1.0.7:8700 --join -",
+        "add cloudprovider aws --region us- --profile gridmill",
     ),
     "nodes": ("nodes", "nodes --json"),
     "configure": (
         "configure resource big --type training --rows 1M --columns 40",
         "configure resource burst --type training --cpus 4 --memory 8GiB --site lab",
+        "configure resource rented --type training --gpus 1 --at aws --instance-type g5.xlarge --max-hours 4",
         "configure model weather/lstm --alias champion=3",
     ),
     "alter": (

@@ -87,6 +87,7 @@ TIMES: Mapping[str, frozenset[str]] = {
     "LogEntry": frozenset({"time"}),
     "JobRun": frozenset({"not_before", "ready", "started", "ended"}),
     "LoadTask": frozenset({"loaded", "checked", "following"}),
+    "Offer": frozenset({"read"}),
     "Pod": frozenset({"began", "ends"}),
     "Project": frozenset({"used_at"}),
     "Run": frozenset({"created", "started", "ended", "due"}),

@@ -14,6 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
+from gridmill.cli.cloud_providers import HEAD as PROVIDERS
+from gridmill.cli.cloud_providers import provider_row
 from gridmill.cli.completion import complete_names, complete_nouns, complete_pipelines, complete_states
 from gridmill.cli.configure import alias_target
 from gridmill.cli.describe import HEAD, backfill_row, describe, show_rejects
@@ -457,6 +459,7 @@ _TABLES: Mapping[Noun, _Table] = {
     Noun.RUN: (("run", "state", "created", "time", ""), _run_row),
     Noun.RESOURCE: (("resource", "type", "site", "asked for", "keep", "jobs"), _resource_row),
     Noun.PROJECT: (("project", "share", "used", "CPUs", "memory", "GPUs"), _project_row),
+    Noun.CLOUDPROVIDER: (PROVIDERS, provider_row),
     Noun.SITE: (
         ("site", "kind", "nodes", "largest node"),
         lambda site: (site.name, site.kind, len(site.nodes), amounts(site.largest)),

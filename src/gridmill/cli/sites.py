@@ -1,4 +1,5 @@
-"""The commands `add` and `nodes` add a site, a farm or a secret, and show provider nodes."""
+"""The commands `add` and `nodes` add a site, a farm, a cloud provider or a secret, and show provider
+nodes."""
 
 import sys
 from enum import StrEnum
@@ -7,6 +8,14 @@ from typing import Annotated
 
 import typer
 
+from gridmill.cli.cloud_providers import (
+    AccessKeyId,
+    Profile,
+    ProviderOptions,
+    Region,
+    SecretName,
+    add_provider,
+)
 from gridmill.cli.farm_status import gpu_slot_texts
 from gridmill.cli.format import amounts
 from gridmill.cli.secrets import add_secret
@@ -28,6 +37,7 @@ class Addable(StrEnum):
     SITE = "site"
     CLUSTER = "cluster"
     SECRET = "secret"
+    CLOUDPROVIDER = "cloudprovider"
 
 
 Address = Annotated[
@@ -70,17 +80,24 @@ Endpoint = Annotated[
 def add(
     context: typer.Context,
     what: Annotated[
-        Addable, typer.Argument(metavar="NOUN", help="site, cluster or secret.", show_default=False)
+        Addable,
+        typer.Argument(metavar="NOUN", help="site, cluster, cloudprovider or secret.", show_default=False),
     ],
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="Name of the site, as in `at: NAME`, or of the secret.", show_default=False
+            metavar="NAME",
+            help="Name of the site, as in `at: NAME`, or of the secret or cloud provider.",
+            show_default=False,
         ),
     ],
     kind: Annotated[
-        SiteKind | None,
-        typer.Option(metavar="ray|slurm", help="Kind of the site.", show_default=False),
+        str | None,
+        typer.Option(
+            metavar="ray|slurm|aws",
+            help="Kind of the site or of the cloud provider. Default for a cloud provider: its name.",
+            show_default=False,
+        ),
     ] = None,
     address: Address = None,
     export: ExportBucket = None,
@@ -102,24 +119,34 @@ def add(
             show_default=False,
         ),
     ] = "",
+    region: Region = None,
+    profile: Profile = None,
+    access_key_id: AccessKeyId = None,
+    secret: SecretName = None,
     file: Annotated[
         Path | None,
         typer.Option(help="For a secret: file with the value. `-`: standard input.", show_default=False),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Add a site, at which jobs can run, join a farm, or add a secret.
+    """Add a site, at which jobs can run, join a farm, or add a cloud provider or a secret.
 
-    Gridmill connects to a site immediately. The value of a secret is read from --file, from standard input,
+    Gridmill connects to a site immediately. For a cloud provider, it checks the credentials, the rights and
+    the quotas. The value of a secret is read from --file, from standard input,
     or from a prompt without echo. It is stored encrypted and never shown. If the secret exists, its value is
     replaced.
     """
+    options = ProviderOptions(region=region, profile=profile, access_key_id=access_key_id, secret=secret)
+    if what != Addable.CLOUDPROVIDER:
+        options.check_none(what)
     if what == Addable.SECRET:
         _check_secret_options(kind, address, controller, join)
         return add_secret(context, name, file, json)
     if file is not None:
         raise InputError("only a secret is read from a file", place="--file")
     settings = {**read_settings(set or ()), **bucket_settings(export, shared, endpoint)}
+    if what == Addable.CLOUDPROVIDER:
+        return add_provider(context, name, kind, {**settings, **options.settings()}, json)
     if what == Addable.CLUSTER:
         host = host_of(context)
         site = _cluster(host, name, kind, controller, address, settings)
@@ -130,9 +157,7 @@ def add(
         return print_site(client.add_site(site), json)
 
 
-def _check_secret_options(
-    kind: SiteKind | None, address: str | None, controller: str | None, join: str
-) -> None:
+def _check_secret_options(kind: str | None, address: str | None, controller: str | None, join: str) -> None:
     """Raise InputError for options that a secret does not have."""
     given = {"--kind": kind, "--address": address, "--controller": controller, "--join": join or None}
     for option, value in given.items():
@@ -142,7 +167,7 @@ def _check_secret_options(
             )
 
 
-def _kind(kind: SiteKind | None, controller: str | None, line: str) -> SiteKind:
+def _kind(kind: str | None, controller: str | None, line: str) -> SiteKind:
     """Return the kind of the site. Raises InputError if the kind is missing, and for options that only sites
     of kind `cluster` have."""
     if controller is not None or line:
@@ -155,13 +180,17 @@ def _kind(kind: SiteKind | None, controller: str | None, line: str) -> SiteKind:
         raise InputError(
             "the kind of the site is missing", place="--kind", hint="Pass --kind slurm or --kind ray."
         )
-    return kind
+    if kind not in list(SiteKind):
+        raise InputError(
+            f"{kind!r} is not a kind of site", place="--kind", hint="Pass --kind slurm or --kind ray."
+        )
+    return SiteKind(kind)
 
 
 def _cluster(
     host: Host,
     name: str,
-    kind: SiteKind | None,
+    kind: str | None,
     controller: str | None,
     address: str | None,
     settings: dict[str, str],

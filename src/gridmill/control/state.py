@@ -24,6 +24,7 @@ from gridmill.domain.states import JobState
 from gridmill.domain.usage import DiskSpace
 from gridmill.errors import UnavailableError
 from gridmill.ports.clock import Clock
+from gridmill.ports.cloud import CloudPort
 from gridmill.ports.disk import HomeFolders, NoHomeFolders
 from gridmill.ports.link import LinkServer
 from gridmill.ports.secrets import NoVault, Vault
@@ -171,6 +172,11 @@ class Candidates:
 
 def no_site(site: Site) -> SitePort:
     """Raise UnavailableError, because a control node that starts no pods has no interfaces to sites."""
+    raise UnavailableError(f"site {site.name} is not open in this control node")
+
+
+def no_cloud(site: Site) -> CloudPort:
+    """Raise UnavailableError, because a control node that starts no pods opens no account of a provider."""
     raise UnavailableError(f"site {site.name} is not open in this control node")
 
 
@@ -489,6 +495,7 @@ class Control:
     limits: ControlTimeouts = field(default_factory=ControlTimeouts)
     home_folders: HomeFolders = field(default_factory=NoHomeFolders)
     open_site: Callable[[Site], SitePort] = no_site
+    open_cloud: Callable[[Site], CloudPort] = no_cloud
     background: BackgroundRunner = field(default_factory=ImmediateRunner)
     problems: Problems = field(default_factory=Problems)
     candidates: Candidates = field(default_factory=Candidates)

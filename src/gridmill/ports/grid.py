@@ -18,6 +18,7 @@ from gridmill.domain.comparison import ModelComparison, Preview, VersionDiff
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.job_log import LogEntry
 from gridmill.domain.lease_cost import CostBy, CostRow, LeaseView
+from gridmill.domain.machine import Offer
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.project import Project, ProjectView
@@ -41,6 +42,7 @@ from gridmill.domain.views import (
     ScheduleView,
     VersionView,
 )
+from gridmill.ports.cloud import AccountCheck
 from gridmill.ports.pages import PAGE_ITEMS, Page
 
 
@@ -152,6 +154,24 @@ class Renting(Protocol):
         """Show the cost of rented machines by job, run, project, resource or month, the highest first.
 
         `month` selects one month in UTC, such as `2026-11`. Raises InputError for an invalid month.
+        """
+
+
+class CloudAccounts(Protocol):
+    """The use cases of accounts at the providers of rented machines."""
+
+    def check_account(self, site: Site) -> AccountCheck:
+        """Check the credentials, the rights and the quotas of a cloud site, which need not be stored.
+
+        Takes some seconds. Raises InputError if the site is of another kind or a setting is invalid,
+        CredentialsError if the provider refuses the credentials, UnavailableError if it does not answer.
+        """
+
+    def offers(self, *, site: str = "", region: str = "", instance_type: str = "") -> tuple[Offer, ...]:
+        """List the types of machines that can be rented at one cloud site or at all, with their prices.
+
+        `region` is the beginning of the name of a region. The providers are asked at most once a day. Raises
+        NotFoundError, InputError if the site is of another kind, CredentialsError, UnavailableError.
         """
 
 
@@ -386,6 +406,7 @@ class Grid(
     Backfills,
     Sites,
     Renting,
+    CloudAccounts,
     Advising,
     Sharing,
     SecretVerbs,

@@ -118,6 +118,8 @@ _ROWS = (
     _list("farms", "GET /farms", "sites"),
     _row("add_site", "PUT /sites/{site.name}", "sites", _ADMIN, body=("site",)),
     _row("remove_site", "DELETE /sites/{name}", "sites", _ADMIN),
+    _row("check_account", "POST /account-checks", "sites", _ADMIN, body=("site",)),
+    _row("offers", "GET /offers", "sites", _VIEWER, "list_offers"),
     _list("deployments", "GET /deployments", "deployments"),
     _row(
         "release",

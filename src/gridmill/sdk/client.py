@@ -20,6 +20,7 @@ from gridmill.domain.backfill import Backfill, BackfillView, Chunk, check_bounds
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.job import JobKind
 from gridmill.domain.lease_cost import CostBy, CostRow, LeaseView
+from gridmill.domain.machine import Offer
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import Project, ProjectView
 from gridmill.domain.resource import Resource, Sizing
@@ -32,6 +33,7 @@ from gridmill.domain.site import LOCAL, NodeView, Site
 from gridmill.domain.states import RunState
 from gridmill.domain.views import ControlView, FarmView, ScheduleView
 from gridmill.errors import ConflictError, InputError, InternalError, JobError
+from gridmill.ports.cloud import AccountCheck
 from gridmill.sdk.arguments import checked
 from gridmill.sdk.artifacts import VersionVerbs
 from gridmill.sdk.base import Connected
@@ -96,6 +98,16 @@ class ShareVerbs(Connected):
 
 class LeaseVerbs(Connected):
     """Client methods for leases of rented machines and for their costs."""
+
+    def check_account(self, site: Site) -> AccountCheck:
+        """Check the credentials, the rights and the quotas of a cloud site, which need not be stored. Raises
+        InputError, CredentialsError, UnavailableError."""
+        return self.grid.check_account(site)
+
+    def list_offers(self, site: str = "", *, region: str = "", instance_type: str = "") -> tuple[Offer, ...]:
+        """List the types of machines that can be rented at one cloud site or at all, with their prices.
+        Raises NotFoundError, CredentialsError, UnavailableError."""
+        return self.grid.offers(site=site, region=region, instance_type=instance_type)
 
     def list_leases(self, *, limit: int | None = None) -> Listing[LeaseView]:
         """List the leases of rented machines, open and closed, the newest first."""

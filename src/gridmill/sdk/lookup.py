@@ -7,9 +7,11 @@ from typing import Any
 
 from gridmill.domain.artifact import ArtifactKind
 from gridmill.domain.run import Attempt
+from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.views import JobView, RunView
 from gridmill.errors import InputError, NotFoundError
 from gridmill.ports.grid import Grid
+from gridmill.ports.pages import Page
 from gridmill.sdk.listing import Listing, Lists
 
 _LATEST = 20
@@ -25,6 +27,7 @@ class Noun(StrEnum):
     RESOURCE = "resource"
     PROJECT = "project"
     SITE = "site"
+    CLOUDPROVIDER = "cloudprovider"
     DEPLOYMENT = "deployment"
     LEASE = "lease"
     PIPELINE = "pipeline"
@@ -41,11 +44,19 @@ class Noun(StrEnum):
     CONTROL = "control"
 
 
+def _clouds(grid: Grid, *, limit: int, cursor: str | None) -> Page[Site]:
+    """Return the cloud sites of a page of sites. A page may have fewer items than `limit`."""
+    page = grid.sites(limit=limit, cursor=cursor)
+    clouds = tuple(site for site in page.items if site.kind is SiteKind.CLOUD)
+    return Page(items=clouds, next_cursor=page.next_cursor)
+
+
 LISTED: Mapping[Noun, Callable[[Grid], Lists[Any]]] = {
     Noun.RUN: lambda grid: grid.runs,
     Noun.RESOURCE: lambda grid: grid.resources,
     Noun.PROJECT: lambda grid: grid.projects,
     Noun.SITE: lambda grid: grid.sites,
+    Noun.CLOUDPROVIDER: lambda grid: partial(_clouds, grid),
     Noun.DEPLOYMENT: lambda grid: grid.deployments,
     Noun.LEASE: lambda grid: grid.leases,
     Noun.PIPELINE: lambda grid: grid.pipelines,
@@ -76,6 +87,7 @@ REMOVED: Mapping[Noun, Callable[[Grid, str], object]] = {
     Noun.RESOURCE: lambda grid, name: grid.remove_resource(name),
     Noun.PROJECT: lambda grid, name: grid.remove_project(name),
     Noun.SITE: lambda grid, name: grid.remove_site(name),
+    Noun.CLOUDPROVIDER: lambda grid, name: grid.remove_site(_listed(grid, Noun.CLOUDPROVIDER, name).name),
     Noun.PIPELINE: lambda grid, name: grid.remove_pipeline(name),
     Noun.DEPLOYMENT: lambda grid, name: grid.release(name),
     Noun.ALIAS: lambda grid, name: grid.remove_alias(name),

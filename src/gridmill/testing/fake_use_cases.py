@@ -41,6 +41,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobSize
 from gridmill.domain.lease import LeaseState
 from gridmill.domain.lease_cost import CostBy, CostRow, LeaseView
+from gridmill.domain.machine import Offer
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.project import Project, ProjectView
@@ -54,6 +55,7 @@ from gridmill.domain.usage import HISTORY_DAYS, DiskUsage, ParallelTiming, Recla
 from gridmill.domain.version_manifest import VerificationResult
 from gridmill.domain.views import FarmView, RemovalPreview, RunView, ScheduleView, VersionView
 from gridmill.errors import ConflictError, NotFoundError, StaleVersionError
+from gridmill.ports.cloud import AccountCheck
 from gridmill.ports.pages import (
     PAGE_ITEMS,
     Page,
@@ -319,10 +321,13 @@ class FakeBackfills(FakeSchedules):
 
 @dataclass(slots=True)
 class FakeRenting(FakeBackfills):
-    """Implements `gridmill.ports.grid.Renting`. Leases are added to `kept_leases`."""
+    """Implements `gridmill.ports.grid.Renting` and `CloudAccounts`. Leases are added to `kept_leases`, offers
+    to `kept_offers`."""
 
     kept_leases: dict[str, LeaseView] = field(default_factory=dict)
     kept_costs: tuple[CostRow, ...] = ()
+    kept_offers: tuple[Offer, ...] = ()
+    kept_check: AccountCheck = AccountCheck(account="123456789012")
 
     def leases(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[LeaseView]:
         """See Renting."""
@@ -345,6 +350,18 @@ class FakeRenting(FakeBackfills):
     def costs(self, *, by: CostBy = CostBy.PROJECT, month: str = "") -> tuple[CostRow, ...]:
         """See Renting."""
         return self.kept_costs
+
+    def check_account(self, site: Site) -> AccountCheck:
+        """See CloudAccounts."""
+        return self.kept_check
+
+    def offers(self, *, site: str = "", region: str = "", instance_type: str = "") -> tuple[Offer, ...]:
+        """See CloudAccounts."""
+        return tuple(
+            one
+            for one in self.kept_offers
+            if one.region.startswith(region) and instance_type in ("", one.instance_type)
+        )
 
 
 @dataclass(slots=True)

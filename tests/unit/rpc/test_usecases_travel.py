@@ -55,6 +55,8 @@ SAMPLES: dict[str, Any] = {
     "lease_id": "lease-3",
     "limit": 7,
     "month": "2026-11",
+    "region": "us-",
+    "instance_type": "g5.xlarge",
     "name": "demo",
     "only": ("a", "b"),
     "path": "/tmp/über folder/a.zip",
@@ -81,6 +83,7 @@ SAMPLES: dict[str, Any] = {
     "workers": 4,
 }
 OTHERS = {
+    ("offers", "site"): "aws",
     ("runs", "pipeline"): "demo",
     ("diff", "after"): "demo/a@2",
     ("jobs", "states"): (JobState.RUNNING, JobState.FAILED),

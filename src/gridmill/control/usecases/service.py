@@ -11,6 +11,7 @@ from gridmill.control.steps.problems import problems
 from gridmill.control.usecases.advice import AdviceUseCases
 from gridmill.control.usecases.archives import ArchiveUseCases
 from gridmill.control.usecases.backfills import BackfillUseCases
+from gridmill.control.usecases.cloud_accounts import CloudAccountUseCases
 from gridmill.control.usecases.disk import DiskUseCases
 from gridmill.control.usecases.leases import LeaseUseCases
 from gridmill.control.usecases.pipelines import PipelineUseCases
@@ -73,6 +74,7 @@ class Service(
     ArchiveUseCases,
     ProjectUseCases,
     SecretUseCases,
+    CloudAccountUseCases,
 ):
     """The implementation of ports.grid.Grid in the control node. The class combines the use cases of each
     kind of record, and adds the remaining use cases."""

@@ -331,6 +331,7 @@ def make(
     provider raises."""
     del doors  # this home connects to the machines, so no listener is needed
     parsed = read(site)
-    cloud: CloudPort = find("clouds", parsed.provider)(site.settings, resolve)
+    known = {"cache_folder": str(settings.home / "cache" / "offers"), **site.settings}
+    cloud: CloudPort = find("clouds", parsed.provider)(known, resolve)
     owner = mark_of(settings.home / "leases", "owner")
     return CloudSite(settings, site, parsed, cloud, owner)

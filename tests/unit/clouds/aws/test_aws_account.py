@@ -1,4 +1,5 @@
 import ast
+import json
 from pathlib import Path
 
 import gridmill.clouds.aws as package
@@ -89,3 +90,9 @@ def test_every_probe_that_could_change_something_is_a_dry_run():
             assert probe.arguments["DryRun"] is True
         else:
             assert probe.action.startswith(("Get", "List"))
+
+
+def test_the_documented_policy_is_the_policy():
+    page = (Path(__file__).parents[4] / "docs" / "how-to" / "rent-a-machine.md").read_text()
+    documented = page.split("```json\n")[1].split("```")[0]
+    assert json.loads(documented) == policy()

@@ -1,0 +1,67 @@
+"""This module has the use cases of accounts at the providers of rented machines."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gridmill.control.usecases.base import UseCases
+from gridmill.domain.machine import Offer
+from gridmill.domain.site import Site, SiteKind
+from gridmill.errors import InputError, NotFoundError
+from gridmill.ports.cloud import AccountCheck, CloudPort, RentingSite
+
+
+class CloudAccountUseCases(UseCases):
+    """The use cases of accounts (ports.grid.CloudAccounts). The providers are asked without the node's
+    lock."""
+
+    def check_account(self, site: Site) -> AccountCheck:
+        """See CloudAccounts."""
+        _check_kind(site)
+        cloud = self._control.open_cloud(site)
+        try:
+            return cloud.check_account("")
+        finally:
+            cloud.close()
+
+    def offers(self, *, site: str = "", region: str = "", instance_type: str = "") -> tuple[Offer, ...]:
+        """See CloudAccounts."""
+        found: list[Offer] = []
+        for one in self._cloud_sites(site):
+            with self._account(one) as cloud:
+                found += cloud.offers(region, instance_type)
+        # two sites may have the same account
+        return tuple(dict.fromkeys(found))
+
+    def _cloud_sites(self, name: str) -> list[Site]:
+        with self._node.lock:
+            sites = dict(self._ledger.snapshot.sites)
+        clouds = [one for one in sites.values() if one.kind is SiteKind.CLOUD]
+        if not name:
+            return clouds
+        if name not in sites:
+            names = ", ".join(sorted(one.name for one in clouds)) or "none"
+            raise NotFoundError(f"there is no site {name!r}", hint=f"Cloud providers are: {names}.")
+        _check_kind(sites[name])
+        return [sites[name]]
+
+    @contextmanager
+    def _account(self, site: Site) -> Iterator[CloudPort]:
+        """Return the account of an open site, or open the account of another site."""
+        port = self._control.sites.get(site.name)
+        if isinstance(port, RentingSite):
+            yield port.cloud()
+            return
+        cloud = self._control.open_cloud(site)
+        try:
+            yield cloud
+        finally:
+            cloud.close()
+
+
+def _check_kind(site: Site) -> None:
+    if site.kind is not SiteKind.CLOUD:
+        raise InputError(
+            f"site {site.name!r} has the kind {site.kind}, and not cloud",
+            hint="`gridmill list cloudproviders` shows the cloud providers.",
+            place=f"site {site.name}: kind",
+        )
