@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -15,13 +17,14 @@ from gridmill.errors import (
     CredentialsError,
     GridmillError,
     NoMachineError,
+    NotFoundError,
     QuotaError,
     RefusedError,
     UnavailableError,
 )
 from gridmill.ports.cloud import LaunchRequest, MachineState
 from gridmill.testing.clock import FakeClock
-from gridmill.testing.cloud.cloud_faults import Outcome, PlannedFault
+from gridmill.testing.cloud.cloud_faults import CloudFaults, Outcome, PlannedFault
 from gridmill.testing.cloud.ec2.simulation import EC2Simulation, simulated_ec2
 from gridmill.testing.cloud_suite import CloudHarness, CloudSuite
 
@@ -223,6 +226,17 @@ def test_missing_rights_are_named(ec2, cloud):
     assert not ec2.running()
 
 
+def test_rights_that_were_found_are_not_checked_again_with_each_reading_of_the_quotas(ec2, cloud):
+    cloud.check_account("us-east-1")
+    before = len(ec2.requests)
+    assert cloud.check_account("us-east-1").quotas
+    assert {action for _, _, action in ec2.requests[before:]} == {
+        "GetCallerIdentity",
+        "ListServiceQuotas",
+        "DescribeInstances",
+    }
+
+
 def test_a_right_to_end_machines_that_is_lost_is_repeated(ec2, cloud):
     machine = cloud.launch(_request("t1"))
     ec2.deny("ec2:TerminateInstances")
@@ -356,6 +370,68 @@ def test_an_image_with_a_driver_that_does_not_fit_is_refused_before_renting(ec2,
         with pytest.raises(RefusedError, match=why):
             cloud.launch(_request("t1", instance_type=instance_type))
     assert "RunInstances" not in {action for _, _, action in ec2.requests}
+
+
+def test_renewed_credentials_are_used_without_a_restart(ec2):
+    first, second = ec2.add_user("first"), ec2.add_user("second")
+    secrets = {"key": first.secret_key}
+    given = {"endpoint_url": ec2.endpoint_url, "regions": "us-east-1", "secret_access_key": "key"}
+    changing = {**given, "access_key_id": first.access_key}
+    cloud = make(changing, secrets.__getitem__)
+    machine = cloud.launch(_request("t1"))
+    ec2.revoke(first.access_key)
+    with pytest.raises(CredentialsError):
+        cloud.terminate(machine)
+    changing["access_key_id"], secrets["key"] = second.access_key, second.secret_key
+    with pytest.raises(CredentialsError):
+        cloud.terminate(machine)
+    cloud.terminate(machine)
+    assert not ec2.running()
+    cloud.close()
+
+
+def test_a_removed_secret_is_an_error_that_is_repeated(ec2):
+    secrets = {"key": ec2.secret_key}
+
+    def resolve(name: str) -> str:
+        if name not in secrets:
+            raise NotFoundError(f"there is no secret {name!r}", hint="gridmill add secret key")
+        return secrets[name]
+
+    given = {"endpoint_url": ec2.endpoint_url, "regions": "us-east-1", "secret_access_key": "key"}
+    cloud = make({**given, "access_key_id": ec2.access_key}, resolve)
+    cloud.machines()
+    ec2.revoke()
+    del secrets["key"]
+    with pytest.raises(CredentialsError, match="there is no secret 'key'"):
+        cloud.machines()
+    cloud.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_machine_is_rented_twice_while_answers_are_lost_and_servers_fail(seed):
+    faults = CloudFaults(seed=seed, error_rate=0.2, lost_rate=0.15, quotas={"*": 10_000})
+    with simulated_ec2(clock=FakeClock(), faults=faults, seed=seed) as ec2:
+        cloud = account(ec2, regions="us-east-1")
+        requests = [_request(f"t{number}", lease=f"lease-{number % 3}") for number in range(12)]
+        ids = {_until_it_answers(partial(cloud.launch, request)).id for request in requests}
+        assert ids == {one.id for one in ec2.running()}
+        assert len(ids) == 12
+        for machine in _until_it_answers(cloud.machines):
+            _until_it_answers(partial(cloud.terminate, machine))
+        ec2.advance(60)
+        assert not ec2.running()
+        for leftover in _until_it_answers(cloud.leftovers):
+            _until_it_answers(partial(cloud.delete, leftover))
+        assert [one for one in ec2.leftovers() if not one.startswith("i-")] == []
+        cloud.close()
+
+
+def _until_it_answers(call):
+    for _ in range(100):
+        with suppress(UnavailableError):
+            return call()
+    raise AssertionError("the provider did not answer 100 times")
 
 
 def test_missing_credentials_are_explained(ec2, monkeypatch, tmp_path):

@@ -61,11 +61,14 @@ QUOTAS: Mapping[str, _QuotaRow] = {
 """The quotas of EC2 that limit machines, by their codes. The unit of each is vCPUs."""
 
 
-def check_account(requests: AwsRequests, settings: AwsSettings, regions: tuple[str, ...]) -> AccountCheck:
-    """Check the credentials, the rights in one region, and the quotas in all of these regions."""
+def check_account(
+    requests: AwsRequests, settings: AwsSettings, regions: tuple[str, ...], *, has_probes: bool = True
+) -> AccountCheck:
+    """Check the credentials, the rights in one region, and the quotas in all of these regions. Without
+    `has_probes`, the rights are not checked."""
     home = regions[0] if regions else settings.home_region
     identity = requests.call("sts", home, "GetCallerIdentity")
-    missing = missing_rights(requests, home)
+    missing = missing_rights(requests, home) if has_probes else ()
     quotas: tuple[Quota, ...] = ()
     if "servicequotas:ListServiceQuotas" not in missing:
         quotas = requests.in_parallel(regions, lambda region: _quotas(requests, region))

@@ -7,6 +7,7 @@ contain the keys of the machine, so that no key pairs exist at the provider.
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from gridmill.clouds.aws.account import check_account
@@ -42,6 +43,8 @@ TRAITS = ProviderTraits(
     # list prices of us-east-1: data to the internet, gp3 disks, public IPv4 addresses
     charges=Charges(egress_micros=90_000, disk_micros=80_000, address_micros=5_000),
 )
+_RIGHTS_SECONDS = 600.0
+"""The time for which the rights are not checked again, because quotas are read every few minutes."""
 _REGIONS_SECONDS = 600.0
 """The time for which the list of the account's regions is used again."""
 
@@ -49,7 +52,8 @@ _REGIONS_SECONDS = 600.0
 def make(settings: Mapping[str, str], resolve: Callable[[str], str]) -> "AwsCloud":
     """Open the account. `resolve` returns the value of a secret with a given name. No request is sent.
     Raises InputError."""
-    return AwsCloud(read_settings(settings, resolve))
+    read = partial(read_settings, settings, resolve)
+    return AwsCloud(read(), read)
 
 
 class AwsCloud:
@@ -57,18 +61,26 @@ class AwsCloud:
 
     traits = TRAITS
 
-    def __init__(self, settings: AwsSettings) -> None:
+    def __init__(self, settings: AwsSettings, read_again: Callable[[], AwsSettings] | None = None) -> None:
+        """`read_again` returns the settings with the present credentials."""
         self._settings = settings
-        self._requests = AwsRequests(settings)
+        self._requests = AwsRequests(settings, read_again)
         self._offers = Offers(self._requests, settings.cache_folder)
         self._groups = SecurityGroups(self._requests, settings.ssh_from)
         self._images: dict[tuple[str, str, str], Image] = {}
         self._regions: tuple[float, tuple[str, ...]] = (0.0, ())
+        self._rights_known: float | None = None
+        """The time on the monotonic clock at which all rights were found; None if one was missing."""
         self._lock = threading.Lock()
 
     def check_account(self, region: str) -> AccountCheck:
         """See `CloudPort`."""
-        return check_account(self._requests, self._settings, self._in(region))
+        now = time.monotonic()
+        is_due = self._rights_known is None or now - self._rights_known > _RIGHTS_SECONDS
+        check = check_account(self._requests, self._settings, self._in(region), has_probes=is_due)
+        if is_due:
+            self._rights_known = None if check.missing_rights else now
+        return check
 
     def offers(self, region: str = "", instance_type: str = "") -> tuple[Offer, ...]:
         """See `CloudPort`."""

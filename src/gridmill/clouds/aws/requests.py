@@ -2,20 +2,23 @@
 errors of Gridmill instead of errors of boto3."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from gridmill.clouds.aws.errors import error_of
 from gridmill.clouds.aws.settings import AwsSettings
-from gridmill.errors import CredentialsError, InputError, UnavailableError
+from gridmill.errors import CredentialsError, GridmillError, InputError, UnavailableError
 from gridmill.version import __version__
 
 _Result = TypeVar("_Result")
 
 _CONNECT_SECONDS, _READ_SECONDS = 10.0, 60.0
 """The longest time for a connection, and for an answer. RunInstances answers within some seconds."""
+_PROFILE_SECONDS = 30.0
+"""The shortest time after which a profile is read again whose credentials were refused."""
 _CONNECTIONS = 16
 """The number of connections of a client, and of regions that are asked at the same time."""
 
@@ -23,8 +26,12 @@ _CONNECTIONS = 16
 class AwsRequests:
     """The clients of an account. Several threads may use the object at the same time."""
 
-    def __init__(self, settings: AwsSettings) -> None:
+    def __init__(self, settings: AwsSettings, read_again: Callable[[], AwsSettings] | None = None) -> None:
+        """`read_again` returns the settings with the present credentials. It is called after the provider
+        has refused the credentials, so that renewed credentials are used without a restart."""
         self._settings = settings
+        self._read_again = read_again or (lambda: settings)
+        self._opened = time.monotonic()
         self._clients: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
         self._session: Any = None
@@ -43,9 +50,12 @@ class AwsRequests:
         self, service: str, region: str, action: str, arguments: Mapping[str, object], *, is_launch: bool
     ) -> Mapping[str, Any]:
         method = getattr(self._client(service, region), _snake(action))
-        answer: Mapping[str, Any] = _translated(
-            lambda: method(**arguments), f"aws {region} {action}", is_launch=is_launch
-        )
+        place = f"aws {region} {action}"
+        try:
+            answer: Mapping[str, Any] = _translated(lambda: method(**arguments), place, is_launch=is_launch)
+        except CredentialsError:
+            self._renew(place)
+            raise
         return answer
 
     def code(self, service: str, region: str, action: str, **arguments: object) -> str:
@@ -109,6 +119,20 @@ class AwsRequests:
                 client = self._clients[service, region] = self._make(service, region)
             return client
 
+    def _renew(self, place: str) -> None:
+        """Use the present credentials for the next requests, if they differ from those that were refused. A
+        profile may differ at any time, so that it is read again after some seconds."""
+        try:
+            settings = self._read_again()
+        except GridmillError as error:
+            raise CredentialsError(error.message, hint=error.hint, place=place) from error
+        now = time.monotonic()
+        with self._lock:
+            is_due = not settings.access_key_id and now - self._opened > _PROFILE_SECONDS
+            if settings != self._settings or is_due:
+                self._settings, self._session, self._clients = settings, None, {}
+                self._opened = now
+
     def _make(self, service: str, region: str) -> Any:  # noqa: ANN401
         if self._session is None:
             self._session = _translated(partial(_open, self._settings), f"aws {region}")
@@ -127,12 +151,22 @@ class AwsRequests:
         return _translated(make, f"aws {region}")
 
 
+@cache
+def _loader() -> Any:  # noqa: ANN401
+    """Return the loader of the descriptions of services. All sessions share it, because the description of
+    EC2 takes half a second and some tens of megabytes."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
+
+
 def _open(settings: AwsSettings) -> Any:  # noqa: ANN401
     """Open a session with the credentials of the settings, or with those that AWS's tools would find."""
     import boto3
     import botocore.session
 
     base = botocore.session.Session(profile=settings.profile or None)
+    base.register_component("data_loader", _loader())
     if not settings.has_instance_role:
         # elsewhere than on EC2, looking for a role at the address of the metadata service takes seconds
         base.get_component("credential_provider").remove("iam-role")
