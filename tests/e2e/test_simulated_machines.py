@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -77,11 +78,16 @@ class Machines:
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[Machines]:
-    key = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    key = new_key(tmp_path)
     host = NamespaceMachines()
     with simulated_ec2(host=host) as simulation:
         yield Machines(simulation, host, key)
+
+
+def new_key(folder: Path) -> Path:
+    key = folder / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    return key
 
 
 def test_a_machine_boots_with_its_user_data_and_has_its_own_disk_and_metadata(machines: Machines):
@@ -120,6 +126,27 @@ except urllib.error.HTTPError as error:
     print(error.code)
 """
     return machines.inside(machine, "/usr/bin/python3", "-c", script, path).strip()
+
+
+@pytest.mark.skipif(shutil.which("cloud-init") is None, reason="apt-get install cloud-init")
+def test_the_user_data_can_be_carried_out_by_the_real_cloud_init(tmp_path: Path):
+    user_data = """#cloud-config
+write_files: [{path: /etc/lease, content: "lease 7"}]
+timezone: Europe/Paris
+runcmd: [[sh, -c, "cat /etc/lease > /var/ran"]]
+"""
+    key = new_key(tmp_path)
+    host = NamespaceMachines(real_cloud_init=True)
+    with simulated_ec2(host=host) as simulation:
+        machines = Machines(simulation, host, key)
+        machine = machines.launch(UserData=user_data)
+        assert eventually(lambda: machines.ssh(machine, "cat /var/ran").stdout == "lease 7"), host.console(
+            machine.id
+        )
+        assert 'Please login as the user \\"ubuntu' in machines.inside(
+            machine, "cat", "/root/.ssh/authorized_keys"
+        )
+        assert machines.inside(machine, "hostname").strip() == f"ip-{machine.address.replace('.', '-')}"
 
 
 def test_root_is_told_to_log_in_as_the_user_of_the_image(machines: Machines):

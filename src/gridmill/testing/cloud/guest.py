@@ -1,6 +1,8 @@
 """The scripts that make a set of namespaces a machine: its disk, its first process, its user and its sshd."""
 
-from gridmill.testing.cloud.cloud_init import BootPlan, boot_plan
+import json
+
+from gridmill.testing.cloud.cloud_init import BootFile, BootPlan, boot_plan
 from gridmill.testing.cloud.machine_host import MachineSpec
 
 SSHD = "/usr/sbin/sshd"
@@ -91,7 +93,7 @@ case $1 in
   *) echo 'System has not been booted with systemd as init system (PID 1). Can not operate.' >&2; exit 1;;
 esac
 END
-cat > /usr/bin/cloud-init << 'END'
+[ "$2" = real ] || cat > /usr/bin/cloud-init << 'END'
 #!/bin/sh
 [ "$1" = status ] || { echo 'cloud-init: the simulated machine has only `status`' >&2; exit 1; }
 while [ "$2" = --wait ] && [ ! -e /var/lib/cloud/instance/boot-finished ]; do sleep 0.1; done
@@ -143,6 +145,46 @@ for key in /etc/ssh/ssh_host_*_key; do ssh-keygen -y -f "$key"; done
 echo "-----END SSH HOST KEY KEYS-----"
 """
 """Writes the configuration of sshd, and the public host keys to the console, as cloud-init does."""
+
+REAL_CLOUD_INIT = r"""
+set -e
+# Without systemd, nobody else runs the stages of cloud-init: see `cloud-init init --help`.
+cloud-init init --local
+cloud-init init
+"""
+REAL_CLOUD_INIT_AFTER_SSHD = r"""
+cloud-init modules --mode=config
+cloud-init modules --mode=final
+"""
+# Without PAM, sshd refuses a user whose password is locked; the user has none.
+_CLOUD_CONFIG = """\
+datasource_list: [NoCloud]
+network: {config: disabled}
+disable_network_activation: true
+system_info:
+  default_user: {name: ubuntu, lock_passwd: false, shell: /bin/bash, sudo: ["ALL=(ALL) NOPASSWD:ALL"]}
+cloud_init_modules: [bootcmd, write-files, set_hostname, users-groups, ssh]
+cloud_config_modules: [runcmd]
+cloud_final_modules: [scripts-user]
+"""
+
+
+def seed(spec: MachineSpec) -> tuple[BootFile, ...]:
+    """Returns the files that give cloud-init the user data and the metadata of a machine.
+
+    Source: https://cloudinit.readthedocs.io/en/latest/reference/datasources/nocloud.html
+    """
+    metadata = {
+        "instance-id": spec.id,
+        "local-hostname": spec.host_name,
+        "public-keys": [key for _, key in spec.public_keys],
+    }
+    folder = "/var/lib/cloud/seed/nocloud"
+    return (
+        BootFile(path=f"{folder}/user-data", content=spec.user_data),
+        BootFile(path=f"{folder}/meta-data", content=json.dumps(metadata).encode()),
+        BootFile(path="/etc/cloud/cloud.cfg.d/99-simulation.cfg", content=_CLOUD_CONFIG.encode()),
+    )
 
 
 def boots_with(spec: MachineSpec) -> BootPlan:

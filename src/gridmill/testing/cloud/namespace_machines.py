@@ -28,7 +28,18 @@ from typing import IO
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import UnavailableError
 from gridmill.testing.cloud import fabric
-from gridmill.testing.cloud.guest import BOOT, FILES, SSHD, SSHD_CONFIG, USER, boots_with
+from gridmill.testing.cloud.cloud_init import BootFile
+from gridmill.testing.cloud.guest import (
+    BOOT,
+    FILES,
+    REAL_CLOUD_INIT,
+    REAL_CLOUD_INIT_AFTER_SSHD,
+    SSHD,
+    SSHD_CONFIG,
+    USER,
+    boots_with,
+    seed,
+)
 from gridmill.testing.cloud.machine_host import Ingress, MachineSpec
 from gridmill.testing.hosts import (
     existing_folders,
@@ -72,12 +83,16 @@ class _Machine:
 
 class NamespaceMachines:
     """Runs machines as namespaces of this computer. `needed` are folders that the machines can read even if
-    they are below a folder that is empty on a machine. See MachineHost.
+    they are below a folder that is empty on a machine. With `real_cloud_init`, the cloud-init of this
+    computer carries out the user data, which takes about two seconds more. See MachineHost.
 
     Raises UnavailableError if this computer cannot run machines.
     """
 
-    def __init__(self, needed: Sequence[str | Path] = ()) -> None:
+    def __init__(self, needed: Sequence[str | Path] = (), *, real_cloud_init: bool = False) -> None:
+        if real_cloud_init and shutil.which("cloud-init") is None:
+            raise UnavailableError("no cloud-init here", hint="apt-get install cloud-init")
+        self._real_cloud_init = real_cloud_init
         if reason := why_no_machines():
             raise UnavailableError(f"no real machines: {reason}")
         self.folder = Path(tempfile.mkdtemp(prefix="gmcloud"))
@@ -276,31 +291,43 @@ class NamespaceMachines:
         )
 
     def _boot(self, machine: _Machine, console: IO[bytes]) -> None:
+        kind = "real" if self._real_cloud_init else "own"
+        self._inside(machine, console, "bash", "-c", FILES, "files", USER, kind)
+        if self._real_cloud_init:
+            self._boot_with_cloud_init(machine, console)
+            return
         plan = boots_with(machine.spec)
         for problem in plan.problems:
             console.write(f"cloud-init: the simulation does not implement {problem}\n".encode())
         console.flush()
-        self._inside(machine, console, "bash", "-c", FILES, "files", USER)
         for command in plan.early_commands:
             self._inside(machine, console, "sh", "-c", command)
-        for file in plan.files:
+        self._write(machine, console, plan.files)
+        self._start_sshd(machine, console)
+        for command in plan.commands:
+            self._inside(machine, console, "sh", "-c", command)
+        finished = "/var/lib/cloud/instance/boot-finished"
+        self._inside(machine, console, "sh", "-c", f"mkdir -p $(dirname {finished}) && date > {finished}")
+
+    def _boot_with_cloud_init(self, machine: _Machine, console: IO[bytes]) -> None:
+        self._inside(machine, console, "rm", "-rf", "/var/lib/cloud", "/run/cloud-init")
+        self._write(machine, console, seed(machine.spec))
+        self._inside(machine, console, "sh", "-c", REAL_CLOUD_INIT)
+        self._start_sshd(machine, console)
+        self._inside(machine, console, "sh", "-c", REAL_CLOUD_INIT_AFTER_SSHD)
+
+    def _start_sshd(self, machine: _Machine, console: IO[bytes]) -> None:
+        self._inside(machine, console, "bash", "-c", SSHD_CONFIG)
+        self._inside(machine, console, SSHD, "-f", "/etc/ssh/simulated_sshd_config")
+
+    def _write(self, machine: _Machine, console: IO[bytes], files: Sequence[BootFile]) -> None:
+        for file in files:
             path = Path(f"/proc/{machine.init}/root{file.path}")
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("ab" if file.is_appended else "wb") as out:
                 out.write(file.content)
             path.chmod(int(file.mode, 8))
             self._inside(machine, console, "chown", file.owner, file.path)
-        self._inside(machine, console, "bash", "-c", SSHD_CONFIG)
-        self._inside(machine, console, SSHD, "-f", "/etc/ssh/simulated_sshd_config")
-        for command in plan.commands:
-            self._inside(machine, console, "sh", "-c", command)
-        self._inside(
-            machine,
-            console,
-            "sh",
-            "-c",
-            "mkdir -p /var/lib/cloud/instance && date > /var/lib/cloud/instance/boot-finished",
-        )
 
     def _inside(self, machine: _Machine, console: IO[bytes], *words: str) -> None:
         if not machine.ending.is_set():
