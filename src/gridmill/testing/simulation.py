@@ -1,10 +1,11 @@
 """Simulates a grid on a fake clock: the real control node with a simulated site, and a schedule of
 faults."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from random import Random
 
+from gridmill.control.background import BackgroundRunner, ImmediateRunner
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
 from gridmill.control.state import (
@@ -32,6 +33,7 @@ from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.domain.source import Source
 from gridmill.domain.version_manifest import AliasMove, FileProblem, VerificationResult
 from gridmill.errors import StorageError
+from gridmill.ports.site import SitePort
 from gridmill.ports.storage import FileStat
 from gridmill.ports.store import Store
 from gridmill.testing.clock import FakeClock
@@ -177,18 +179,23 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.world = SimulatedWorld(self.clock, self.behave, nodes=self.nodes)
-        self.node = self._control()
+        self.node = self.new_node()
 
     def _token(self) -> str:
         self.tokens += 1
         return f"token-{self.tokens}"
 
-    def _control(self) -> ControlNode:
+    def new_node(
+        self, sites: Mapping[str, SitePort] | None = None, background: BackgroundRunner | None = None
+    ) -> ControlNode:
+        """Returns a new control node on the record store. By default, its site `local` is the simulated
+        world, and slow actions run immediately."""
         ledger, timeline = Ledger(self.store, self.logs), Timeline(clock=self.clock)
         control = Control(
             ledger=ledger,
             clock=self.clock,
-            sites={"local": self.world},
+            sites=dict(sites or {"local": self.world}),
+            background=background or ImmediateRunner(),
             storage=self.storage,
             timeline=timeline,
             code=CodeFiles(storage=self.storage, timeline=timeline),
@@ -206,7 +213,7 @@ class Simulation:
         """Kills the control node as SIGKILL does, and starts a new one. Only the record store and the
         simulated site continue to exist."""
         self.world.control_died()
-        self.node = self._control()
+        self.node = self.new_node()
 
     def declare_site(self) -> None:
         """Writes the site to the record store, in the same way as bootstrap."""

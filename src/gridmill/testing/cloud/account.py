@@ -97,6 +97,7 @@ class SimulatedAccount:
         self.hidden_regions: set[str] = set()
         self.lock = RLock()
         self._tokens: dict[tuple[str, str], str] = {}
+        self._settled = -inf
         self._live: dict[str, SimulatedMachine] = {}
 
     # --- the truth
@@ -176,11 +177,19 @@ class SimulatedAccount:
     def settle(self) -> None:
         """Executes everything that has happened until now: timers, defects and interruptions."""
         now = self.clock.monotonic()
+        if now == self._settled:
+            return
+        self._settled = now
         for one in tuple(self._live.values()):
             self._settle_machine(one, now)
             if one.ended <= now:
                 del self._live[one.id]
                 self._machine_ended(one)
+
+    def _settle_again(self) -> None:
+        """Executes what happens now because of a call or a fault."""
+        self._settled = -inf
+        self.settle()
 
     def _settle_machine(self, one: SimulatedMachine, now: float) -> None:
         while one.ended == inf:
@@ -266,10 +275,12 @@ class SimulatedAccount:
         self.settle()
         now = self.clock.monotonic()
         self.every[machine_id].end(now, "user initiated", gone=now)
+        self._settle_again()
 
     def kill_machine(self, machine_id: str) -> None:
         """Ends a machine by a defect."""
         self.every[machine_id].dies_at = self.clock.monotonic()
+        self._settle_again()
 
     def hang_machine(self, machine_id: str) -> None:
         """Makes a machine stop working. The provider still reports the machine as running."""
@@ -405,7 +416,7 @@ class SimulatedAccount:
             return False
         if self.random.random() >= self.faults.ignored_terminates:
             one.end(now, "terminated by a client", gone=now + self._terminate_seconds)
-            self.settle()
+            self._settle_again()
         return True
 
     def delete(self, leftover: Leftover) -> bool:

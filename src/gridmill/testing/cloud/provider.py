@@ -158,6 +158,7 @@ class SimulatedProvider:
             raise UnavailableError(f"{account.name} does not answer")
         if now >= account.credentials_end:
             raise CredentialsError(f"{account.name} refuses the credentials")
+        self._bucket.limit(account.faults.calls_per_second, account.faults.call_burst)
         if not self._bucket.take(now):
             raise UnavailableError(f"{account.name} limits the rate of calls (429)")
         given = account.faults.next_faults.get(method, ())

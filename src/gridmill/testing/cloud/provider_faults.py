@@ -66,9 +66,14 @@ class TokenBucket:
         self._rate, self._burst = rate, burst
         self._tokens, self._at = float(burst), -inf
 
+    def limit(self, rate: float, burst: int) -> None:
+        """Changes the limits from now on."""
+        self._rate, self._burst, self._tokens = rate, burst, min(self._tokens, burst)
+
     def take(self, now: float) -> bool:
         """Takes a token, and returns False if there is none."""
         if self._rate == inf:
+            self._tokens, self._at = float(self._burst), now
             return True
         if self._at > -inf:
             self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)

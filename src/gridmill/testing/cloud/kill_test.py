@@ -1,0 +1,328 @@
+"""The kill test of rented machines: seeded schedules of faults, each told once and judged by the oracle.
+
+A schedule has one fault at one step of the life of a rental, and a control node that starts again at once,
+after a minute, or never. `schedules` lists the schedules, and `tell` executes one of them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from math import inf
+from random import Random
+
+from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.machine import SelfEnd
+from gridmill.ports.store import Store
+from gridmill.testing.clock import FakeClock
+from gridmill.testing.cloud.account import SimulatedAccount
+from gridmill.testing.cloud.catalog import TRAITS
+from gridmill.testing.cloud.provider_faults import ProviderFaults
+from gridmill.testing.cloud.rental_oracle import Verdict, judge
+from gridmill.testing.cloud.rental_simulation import RentalSimulation
+from gridmill.testing.faults import Fault, FaultScript, FaultyStore
+from gridmill.testing.simulation import kill
+
+DEAD_MAN_SECONDS = 900.0
+JOB_SECONDS = 60.0
+HORIZON_SECONDS = 4 * 3600.0
+"""How long a story may last in simulated time."""
+FAULT_SECONDS = 120.0
+"""How long a fault lasts that is no single event."""
+CALM_SECONDS = 400.0
+"""How long a story continues after it is over, so that late machines are noticed."""
+
+
+class Disaster(StrEnum):
+    """The fault of a schedule."""
+
+    NONE = "none"
+    KILL_BEFORE_COMMIT = "SIGKILL before a commit"
+    KILL_AFTER_COMMIT = "SIGKILL after a commit"
+    KILL_BEFORE_CALL = "SIGKILL before a call to the provider"
+    KILL_AFTER_CALL = "SIGKILL after a call to the provider"
+    NETWORK = "network cut"
+    SERVER_ERRORS = "provider answers 5xx"
+    RATE = "provider answers 429"
+    LOST_ANSWERS = "lost answers"
+    CREDENTIALS = "credentials refused"
+    DISK_FULL = "full disk"
+    STOP = "run stopped"
+    CLOCK = "clock set wrong"
+    BY_HAND = "machine ended by hand"
+    DEFECT = "machine ends or hangs"
+    BAD_MACHINE = "machine defective at its start"
+
+
+KILLS = (
+    Disaster.KILL_BEFORE_COMMIT,
+    Disaster.KILL_AFTER_COMMIT,
+    Disaster.KILL_BEFORE_CALL,
+    Disaster.KILL_AFTER_CALL,
+)
+WINDOWS = tuple(one for one in Disaster if one not in (*KILLS, Disaster.NONE))
+"""The faults that begin at a time, and not at a commit or a call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """One story: `machines` jobs, each on a rented machine of its own. A kill happens at the commit or the
+    call number `at`, counted from 1. Another fault begins at the time `at` in seconds. `restart_after` is
+    the time after which a killed control node starts again, or infinite. With `lag`, lists of the provider
+    are late."""
+
+    mode: SelfEnd
+    disaster: Disaster
+    at: float
+    restart_after: float = 0.0
+    machines: int = 1
+    lag: bool = False
+    seed: int = 0
+
+    @property
+    def restarts(self) -> bool:
+        """Whether the control node works at the end of the story."""
+        return self.restart_after < inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The end of a story: the judgement, what happened in it, and whether the control node considers
+    everything as done. `reaped` are the resources that `gridmill reap` deleted afterwards."""
+
+    schedule: Schedule
+    verdict: Verdict
+    commits: int
+    calls: int
+    is_over: bool
+    seconds: float
+    cost_micros: int
+
+    def problems(self) -> tuple[str, ...]:
+        """Returns what is wrong. A machine of a control node that never starts again must end by itself, if
+        the provider permits this. Keys and groups that cost nothing may remain then."""
+        schedule, verdict = self.schedule, self.verdict
+        if schedule.restarts or not self._was_killed:
+            found = verdict.problems()
+            return found if self.is_over else (*found, "the control node never finishes")
+        most = DEAD_MAN_SECONDS + JOB_SECONDS + 60.0
+        if schedule.mode is SelfEnd.NONE:
+            most = inf
+            verdict = replace(verdict, leaked=())
+        return replace(verdict, resources=(), lost=()).problems(most)
+
+    @property
+    def _was_killed(self) -> bool:
+        return self.schedule.disaster in KILLS
+
+
+class _Counter:
+    """Counts commits and calls, and kills the control node at one of them."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self.commits = self.calls = 0
+
+    def next(self) -> Fault:
+        """Returns the fault of the next commit."""
+        self.commits += 1
+        if self.commits != self._schedule.at:
+            return Fault.NONE
+        kinds = {
+            Disaster.KILL_BEFORE_COMMIT: Fault.KILL_BEFORE,
+            Disaster.KILL_AFTER_COMMIT: Fault.KILL_AFTER,
+        }
+        return kinds.get(self._schedule.disaster, Fault.NONE)
+
+    def at_call(self, moment: str) -> None:
+        """Kills the control node before or after the chosen call."""
+        is_before = moment.endswith(":before")
+        self.calls += is_before
+        kinds = (Disaster.KILL_AFTER_CALL, Disaster.KILL_BEFORE_CALL)
+        if self.calls == self._schedule.at and self._schedule.disaster is kinds[is_before]:
+            kill()
+
+
+class _FullDisk:
+    """Lets each commit fail, before or after it was made."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+
+    def next(self) -> Fault:
+        """Returns the fault of the next commit."""
+        return self._random.choice((Fault.FAIL_BEFORE, Fault.FAIL_BEFORE, Fault.FAIL_AFTER))
+
+
+def simulation_of(schedule: Schedule, store: Store, counter: _Counter) -> RentalSimulation:
+    """Returns the simulation of a schedule, before its run starts."""
+    clock = FakeClock()
+    faults = ProviderFaults(lag_seconds=60.0 if schedule.lag else 0.0, detach_seconds=10.0)
+    account = SimulatedAccount(clock, seed=schedule.seed, traits=TRAITS[schedule.mode], faults=faults)
+    return RentalSimulation(
+        account=account,
+        clock=clock,
+        store=FaultyStore(store, counter, kill=kill),
+        seed=schedule.seed,
+        restart_after=schedule.restart_after,
+        job_seconds=JOB_SECONDS,
+        bad_machines=1 + schedule.seed % 2 if schedule.disaster is Disaster.BAD_MACHINE else 0,
+        machines=schedule.machines + 2,
+        settings={
+            "dead_man": f"{DEAD_MAN_SECONDS:g}s",
+            "max_hours": "1",
+            "accept_no_self_end": "true",
+        },
+        at_call=counter.at_call,
+    )
+
+
+def tell(schedule: Schedule, store: Store) -> Outcome:
+    """Tells one story from the submitted run to the judgement. `store` is an empty record store."""
+    counter = _Counter(schedule)
+    simulation = simulation_of(schedule, store, counter)
+    simulation.declare()
+    simulation.submit(schedule.machines)
+    if schedule.disaster in WINDOWS:
+        simulation.run_until(lambda: False, schedule.at)
+        begin, end = FAULTS[schedule.disaster](simulation, schedule)
+        begin()
+        simulation.run_until(lambda: False, FAULT_SECONDS)
+        end()
+        simulation.watch.note(simulation.clock.monotonic(), reachable=False)
+    simulation.run_until(lambda: simulation.is_over() or simulation.down_until == inf, HORIZON_SECONDS)
+    over = simulation.is_over()
+    calm = CALM_SECONDS if simulation.down_until < inf else HORIZON_SECONDS
+    simulation.run_until(lambda: False, calm)
+    return Outcome(
+        schedule=schedule,
+        verdict=judge(simulation.story()),
+        commits=counter.commits,
+        calls=counter.calls,
+        is_over=over and simulation.is_over(),
+        seconds=simulation.clock.monotonic(),
+        cost_micros=simulation.account.cost_micros(),
+    )
+
+
+Begin = tuple[Callable[[], object], Callable[[], object]]
+
+
+def _network(simulation: RentalSimulation, schedule: Schedule) -> Begin:
+    def cut(value: bool) -> None:
+        simulation.provider.is_cut = value
+
+    return lambda: cut(True), lambda: cut(False)
+
+
+def _server_errors(simulation: RentalSimulation, schedule: Schedule) -> Begin:
+    return _with_faults(simulation, replace(simulation.account.faults, server_errors=0.7))
+
+
+def _rate(simulation: RentalSimulation, schedule: Schedule) -> Begin:
+    slow = replace(simulation.account.faults, calls_per_second=0.2, call_burst=1)
+    return _with_faults(simulation, slow)
+
+
+def _lost_answers(simulation: RentalSimulation, schedule: Schedule) -> Begin:
+    return _with_faults(simulation, replace(simulation.account.faults, lost_answers=0.7))
+
+
+def _with_faults(simulation: RentalSimulation, during: ProviderFaults) -> Begin:
+    account, before = simulation.account, simulation.account.faults
+    return lambda: account.use_faults(during), lambda: account.use_faults(before)
+
+
+def _credentials(simulation: RentalSimulation, schedule: Schedule) -> Begin:
+    def end_at(time: float) -> None:
+        simulation.account.credentials_end = time
+
+    return lambda: end_at(simulation.clock.monotonic()), lambda: end_at(inf)
+
+
+def _disk_full(simulation: RentalSimulation, schedule: Schedule) -> Begin:
+    store = simulation.store
+    assert isinstance(store, FaultyStore)
+
+    def use(full: bool) -> None:
+        store.schedule = _FullDisk(schedule.seed) if full else FaultScript()
+
+    return lambda: use(True), lambda: use(False)
+
+
+def _stop(simulation: RentalSimulation, schedule: Schedule) -> Begin:
+    return simulation.stop, lambda: None
+
+
+def _clock(simulation: RentalSimulation, schedule: Schedule) -> Begin:
+    jump = Random(schedule.seed).choice((-86_400.0, -600.0, 600.0, 86_400.0))
+    return lambda: simulation.clock.jump(jump), lambda: None
+
+
+def _by_hand(simulation: RentalSimulation, schedule: Schedule) -> Begin:
+    def end() -> None:
+        for one in simulation.account.machines_alive():
+            simulation.account.end_by_hand(one.id)
+
+    return end, lambda: None
+
+
+def _defect(simulation: RentalSimulation, schedule: Schedule) -> Begin:
+    account = simulation.account
+    act = account.kill_machine if schedule.seed % 2 else account.hang_machine
+    return lambda: [act(one.id) for one in account.machines_alive()], lambda: None
+
+
+def _bad_machine(simulation: RentalSimulation, schedule: Schedule) -> Begin:
+    return lambda: None, lambda: None  # the simulation was made with defective machines
+
+
+FAULTS: dict[Disaster, Callable[[RentalSimulation, Schedule], Begin]] = {
+    Disaster.NETWORK: _network,
+    Disaster.SERVER_ERRORS: _server_errors,
+    Disaster.RATE: _rate,
+    Disaster.LOST_ANSWERS: _lost_answers,
+    Disaster.CREDENTIALS: _credentials,
+    Disaster.DISK_FULL: _disk_full,
+    Disaster.STOP: _stop,
+    Disaster.CLOCK: _clock,
+    Disaster.BY_HAND: _by_hand,
+    Disaster.DEFECT: _defect,
+    Disaster.BAD_MACHINE: _bad_machine,
+}
+"""For each fault that begins at a time, the functions that begin and end it."""
+
+
+def every_step(mode: SelfEnd, restarts: Sequence[float], *, quiet: Outcome) -> Iterator[Schedule]:
+    """Yields the schedules that kill the control node of one machine at each commit and each call of an
+    undisturbed story, before and after it. `quiet` is the undisturbed story."""
+    for disaster in KILLS:
+        steps = quiet.commits if "commit" in disaster else quiet.calls
+        for restart in restarts:
+            for at in range(1, steps + 1):
+                yield Schedule(
+                    mode=mode,
+                    disaster=disaster,
+                    at=at,
+                    restart_after=restart,
+                    lag=at % 2 == 1,
+                    seed=at,
+                )
+
+
+def random_schedules(
+    mode: SelfEnd, machines: int, count: int, *, seconds: float, steps: int, seed: int = 0
+) -> Iterator[Schedule]:
+    """Yields seeded schedules with each kind of fault in turn: kills among the first `steps` commits or
+    calls, and other faults in the first `seconds`."""
+    random = Random(f"{mode} {machines} {seed}")
+    disasters = tuple(one for one in Disaster if one is not Disaster.NONE)
+    for number in range(count):
+        disaster = disasters[number % len(disasters)]
+        yield Schedule(
+            mode=mode,
+            disaster=disaster,
+            at=random.randint(1, steps) if disaster in KILLS else random.uniform(0.0, seconds),
+            restart_after=random.choice((0.0, 60.0, inf)) if disaster in KILLS else 0.0,
+            machines=machines,
+            lag=random.random() < 0.5,
+            seed=random.randrange(2**32),
+        )
