@@ -62,6 +62,8 @@ from gridmill.version import __version__
 PREPARED_AT_ONCE = 256
 """The largest number of rented machines that are prepared at the same time. Each of them occupies a thread
 while it boots."""
+WITH_SECRETS = frozenset({SiteKind.CLOUD, SiteKind.CLUSTER})
+"""The kinds of sites whose settings may refer to secrets."""
 LOCAL_CPU_SHARE = 16.0
 """Each CPU of this machine may be assigned to this many deployments. A CPU can be assigned several times
 because idle deployments use no CPU, and because the operating system divides the CPUs fairly. Memory is
@@ -221,9 +223,10 @@ def open_site(
     settings: Settings, site: Site, doors: PodListeners, resolve: Callable[[str], str] | None = None
 ) -> SitePort:
     """Opens a declared site and returns the interface to it (a `SitePort`). `resolve` returns the value of a
-    secret, which only cloud sites need. Raises InputError if the kind of the site does not support a setting,
-    NotFoundError if no plug-in provides this kind, and UnavailableError if the site does not answer."""
-    secrets = (resolve,) if site.kind is SiteKind.CLOUD else ()
+    secret, which only sites at clouds and farms need. Raises InputError if the kind of the site does not
+    support a setting, NotFoundError if no plug-in provides this kind, and UnavailableError if the site does
+    not answer."""
+    secrets = (resolve,) if site.kind in WITH_SECRETS else ()
     port: SitePort = find("sites", site.kind.value)(settings, site, doors, *secrets)
     return port
 

@@ -1,12 +1,13 @@
 """This module reads the values of secrets from the store (ports.secrets.Secrets), and finds the records that
 refer to a secret."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gridmill.control.ledger import Ledger
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.secret import Secret, names_in
+from gridmill.domain.secret import Secret, names_in, reference_to
+from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import NotFoundError
 from gridmill.ports.secrets import Vault
 
@@ -27,17 +28,29 @@ class StoredSecrets:
         return self.vault.decrypt(record.noun)
 
 
+def _named_directly(site: Site) -> tuple[str, ...]:
+    """Return the settings of a cloud site whose value is the name of a secret."""
+    if site.kind is not SiteKind.CLOUD:
+        return ()
+    return tuple(name for name in site.settings if name.endswith(("_key", "_token", "secret")))
+
+
 def users_of_secrets(ledger: Ledger) -> Mapping[str, tuple[str, ...]]:
     """Return the records that refer to each secret, as text such as `pipeline weather`. The caller holds the
     node's lock."""
     users: dict[str, dict[str, None]] = {}
-    texts = [
-        (f"pipeline {one.name}", job.secret_texts) for one in ledger.read_all(Pipeline) for job in one.jobs
-    ]
-    for job_run in ledger.snapshot.job_runs.values():
-        texts.append((f"run {job_run.run_id}", job_run.job.secret_texts))
-    texts += [(f"site {site.name}", tuple(site.settings.values())) for site in ledger.snapshot.sites.values()]
-    for user, some in texts:
-        for name in names_in(some):
+
+    def note(user: str, texts: Iterable[str]) -> None:
+        for name in names_in(texts):
             users.setdefault(name, {})[user] = None
+
+    for pipeline in ledger.read_all(Pipeline):
+        for job in pipeline.jobs:
+            note(f"pipeline {pipeline.name}", job.secret_fields.values())
+    for job_run in ledger.snapshot.job_runs.values():
+        note(f"run {job_run.run_id}", job_run.job.secret_fields.values())
+    for site in ledger.snapshot.sites.values():
+        note(f"site {site.name}", site.settings.values())
+        # a cloud provider names a secret directly, for example `secret_access_key: NAME`
+        note(f"site {site.name}", (reference_to(site.settings[name]) for name in _named_directly(site)))
     return {name: tuple(found) for name, found in users.items()}

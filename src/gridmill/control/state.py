@@ -245,13 +245,14 @@ class CodeFiles:
 @dataclass(slots=True, kw_only=True)
 class Channels:
     """The channels of the connected pods. `open` has all channels, including channels whose pod has not sent
-    a Hello."""
+    a Hello. `protocols` has the version of the protocol of each pod that has sent a Hello."""
 
     links: LinkServer
     secret: bytes
     grace_seconds: float = 5.0
     by_pod: dict[str, int] = field(default_factory=dict)
     by_channel: dict[int, str] = field(default_factory=dict)
+    protocols: dict[str, int] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
 
     def pod_secret(self, pod_id: str) -> str:

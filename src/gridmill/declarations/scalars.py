@@ -17,6 +17,7 @@ from gridmill.declarations.yaml import YamlFloat, YamlInteger
 from gridmill.domain.amounts import parse_bytes, parse_count, parse_period, parse_seconds
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import did_you_mean
+from gridmill.domain.secret import reference_to
 from gridmill.errors import InputError
 
 PARAMETER = {"type": "string", "pattern": r"\$\{"}
@@ -54,6 +55,17 @@ def _text(value: object) -> str:
         case str():
             return value
     raise wrong(TEXT.expected)
+
+
+def _text_or_secret(value: object) -> str:
+    if isinstance(value, dict):
+        name = value.get("secret")
+        if set(value) != {"secret"} or not isinstance(name, str) or not NAMES.fullmatch(name):
+            raise wrong(TEXT_OR_SECRET.expected)
+        return reference_to(name)
+    if value is None or isinstance(value, list):
+        raise wrong(TEXT_OR_SECRET.expected)
+    return _text(value)
 
 
 def _texts(value: object) -> str | tuple[str, ...]:
@@ -158,6 +170,21 @@ NAME = ScalarType(
     schema={"type": "string", "pattern": f"^{NAMES.pattern}$"},
 )
 TEXT = ScalarType(expected="text", parse=_text, schema={"type": _WORD})
+TEXT_OR_SECRET = ScalarType(
+    expected="text or {secret: NAME}",
+    parse=_text_or_secret,
+    schema={
+        "anyOf": [
+            TEXT.schema,
+            {
+                "type": "object",
+                "properties": {"secret": {"type": "string"}},
+                "required": ["secret"],
+                "additionalProperties": False,
+            },
+        ]
+    },
+)
 TEXTS = ScalarType(
     expected="text or a list of text",
     parse=_texts,

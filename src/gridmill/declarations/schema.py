@@ -27,7 +27,7 @@ from gridmill.declarations import scalars
 from gridmill.declarations.invariants import InvariantViolation, flaws
 from gridmill.declarations.scalars import ScalarType
 from gridmill.domain.amounts import Months
-from gridmill.domain.command import Each
+from gridmill.domain.command import CommandSpec, Each
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
@@ -35,8 +35,9 @@ from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.resource import Resource
 from gridmill.domain.schedule import Continuous
 from gridmill.domain.site import Site
-from gridmill.domain.source import Source, SqlSource
+from gridmill.domain.source import Source, SqlSource, StreamSource
 from gridmill.domain.sql_statement import Scalar
+from gridmill.domain.training import TrainingSpec
 from gridmill.domain.tuning import Range
 from gridmill.errors import InputError
 
@@ -61,6 +62,12 @@ _LEAVES: Mapping[tuple[type, str], ScalarType] = {
     (PredictionSpec, "workers"): scalars.AUTO,
     (Range, "between"): scalars.AS_WRITTEN,
     (Range, "log"): scalars.AS_WRITTEN,
+    (CommandSpec, "env"): scalars.TEXT_OR_SECRET,
+    (Source, "headers"): scalars.TEXT_OR_SECRET,
+    (Source, "credentials"): scalars.TEXT_OR_SECRET,
+    (SqlSource, "url"): scalars.TEXT_OR_SECRET,
+    (StreamSource, "url"): scalars.TEXT_OR_SECRET,
+    (TrainingSpec, "track"): scalars.TEXT_OR_SECRET,
 }
 _UNITS = {"_seconds": scalars.DURATION, "_bytes": scalars.SIZE}
 _COUNTS = ("rows", "columns")

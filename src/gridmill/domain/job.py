@@ -254,18 +254,19 @@ class Job:
         )
 
     @property
-    def secret_texts(self) -> tuple[str, ...]:
-        """The texts of the declaration that may refer to secrets."""
+    def secret_fields(self) -> Mapping[str, str]:
+        """The texts of the declaration that may refer to secrets, by the path of their field in the job."""
         if self.command is not None:
-            return tuple(self.command.env.values())
+            return {f"command.env.{name}": text for name, text in self.command.env.items()}
         if self.sink is not None:
-            return self.sink.source.secret_texts
-        return (self.training.track or "",) if self.training is not None else ()
+            fields = self.sink.source.secret_fields
+            return {f"sink.source.{path}": text for path, text in fields.items()}
+        return {"training.track": self.training.track or ""} if self.training is not None else {}
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """The names of the secrets whose values the job needs, each once, in order."""
-        return names_in(self.secret_texts)
+        return names_in(self.secret_fields.values())
 
     @property
     def gang(self) -> int:

@@ -5,9 +5,10 @@ A pod opens the link and sends Hello, and the control node answers Welcome. Afte
 Events in the order of its journal, and stores them until an Ack covers them. After a new Hello, the pod
 sends Events again, starting after the journal number `acknowledged` of the Welcome. The control node sends
 Start for every placed attempt that the Hello does not list, and a pod never starts the same attempt id
-twice. If a Stop names an attempt that the pod never received, the pod answers with an ENDED event (state
-stopped) and refuses a later Start of that id. A pod receives Goodbye and ends if its `secret` is wrong, if
-its deployment no longer exists, or if its protocol is unknown.
+twice. If the job of an attempt refers to secrets, the pod sends SecretRequest, and starts the attempt when
+it receives SecretValues. If a Stop names an attempt that the pod never received, the pod answers with an
+ENDED event (state stopped) and refuses a later Start of that id. A pod receives Goodbye and ends if its
+`secret` is wrong, if its deployment no longer exists, or if its protocol is unknown.
 
 `Event` is the form in which a pod's report about an attempt is stored. `JobPart` is one part of a job that
 runs on several machines.
@@ -128,10 +129,12 @@ class PartReport:
     use: MeasuredUse
 
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The version of the protocol that pods of this Gridmill use. Since version 2 of the protocol, a long log
-text is compressed."""
-ACCEPTED_PROTOCOLS = (1, PROTOCOL)
+text is compressed. Since version 3, a pod asks for the values of secrets."""
+SECRETS_PROTOCOL = 3
+"""The first version of the protocol in which a pod asks for the values of secrets."""
+ACCEPTED_PROTOCOLS = (2, PROTOCOL)
 """The versions of the protocol that a control node accepts, so that pods that started before an upgrade can
 continue."""
 
@@ -256,6 +259,16 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRequest:
+    """Ask for the values of the secrets that an attempt needs, before the attempt starts. `public_key` is the
+    X25519 key of the pod in base64. The pod sends this message again after each Start of the attempt."""
+
+    attempt_id: str
+    token: str
+    public_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """A message that either side sends every few seconds when it has no other message to send."""
 
@@ -281,6 +294,20 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecretValues:
+    """The answer to a SecretRequest. `sealed` has the values by name, encrypted for the pod that asked. The
+    message is never stored in clear, also where messages pass through files."""
+
+    attempt_id: str
+    sealed: str
+
+
+def secret_context(attempt_id: str, token: str) -> str:
+    """Return the text to which the encrypted values of an attempt are bound."""
+    return f"{attempt_id} {token}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     """End an attempt: all its processes receive SIGTERM, and SIGKILL after `grace_seconds`."""
 
@@ -303,10 +330,14 @@ class Goodbye:
     reason: str
 
 
-FromPod: TypeAlias = Hello | Events | Heartbeat
-ToPod: TypeAlias = Welcome | Start | Stop | Ack | Goodbye | Heartbeat
+FromPod: TypeAlias = Hello | Events | SecretRequest | Heartbeat
+ToPod: TypeAlias = Welcome | Start | SecretValues | Stop | Ack | Goodbye | Heartbeat
 Message: TypeAlias = FromPod | ToPod
 
 MESSAGES: Mapping[str, type[Any]] = {
-    kind.__name__.lower(): kind for kind in (Hello, Events, Heartbeat, Welcome, Start, Stop, Ack, Goodbye)
+    kind.__name__.lower(): kind
+    for kind in (
+        *(Hello, Events, SecretRequest, Heartbeat),
+        *(Welcome, Start, SecretValues, Stop, Ack, Goodbye),
+    )
 }

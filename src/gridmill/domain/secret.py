@@ -7,7 +7,7 @@ reference. The process that needs the value of a reference receives it when it s
 import base64
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import quote, quote_plus
 
 from gridmill.domain.amounts import KIB
@@ -120,6 +120,11 @@ def fill_in_secrets(text: str, values: Mapping[str, str], place: str, *, in_url:
         return quote(found, safe="") if in_url and not alone else found
 
     return SECRET_REFERENCE.sub(value, text)
+
+
+def resolved(text: str, resolve: Callable[[str], str]) -> str:
+    """Return the text in which each reference is replaced by the value that `resolve` returns."""
+    return SECRET_REFERENCE.sub(lambda match: resolve(match[1]), text)
 
 
 def forms_of(value: str) -> frozenset[bytes]:

@@ -29,7 +29,12 @@ _SECRET_IN_OPTIONS = re.compile(r"[?&](?:password|sslpassword)=(?P<password>[^&]
 _SECRET_HEADER = re.compile(r"auth|cookie|token|secret|password|credential|api-?key|-key$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"(bearer|basic|token|digest)\s", re.IGNORECASE)
 _SQLITE_FILE = re.compile(r"sqlite(?:\+\w+)?:///(?!:memory:)(?P<file>[^?]+)")
-_FROM_ENVIRONMENT = re.compile(r"\$\{env:[^}]+\}")
+_REFERENCE = re.compile(r"\$\{(?:env|secret):[^}]+\}")
+CREDENTIALS = {
+    "s3": ("access_key_id", "secret_access_key", "session_token"),
+    "gs": ("service_account_key",),
+}
+"""The credentials that a source can name, by the scheme of its paths."""
 
 
 class Format(StrEnum):
@@ -60,12 +65,12 @@ class SqlSource:
 
     `url` is an SQLAlchemy URL, for example `postgresql+psycopg://user:${env:PASSWORD}@host/database` or
     `sqlite:///shop.db` (relative to the folder of the pipeline file). `${env:NAME}` is replaced by the value
-    in the environment in which the job runs. `cursor` is a column whose values only grow (a number, a time,
-    a text): each load takes the rows after the last row of the previous load. Without `cursor`, every load
-    takes all rows, and the table is replaced if the rows differ. A row may appear late, with a cursor value
-    below a value that was already loaded. The next load takes such a row if its cursor value differs by at
-    most `lag` from the newest loaded value. For times, `lag` is a number of seconds. Rows that have no
-    cursor value are not loaded.
+    in the environment in which the job runs, and `${secret:NAME}` by the value of a secret. `cursor` is a
+    column whose values only grow (a number, a time, a text): each load takes the rows after the last row of
+    the previous load. Without `cursor`, every load takes all rows, and the table is replaced if the rows
+    differ. A row may appear late, with a cursor value below a value that was already loaded. The next load
+    takes such a row if its cursor value differs by at most `lag` from the newest loaded value. For times,
+    `lag` is a number of seconds. Rows that have no cursor value are not loaded.
 
     Parameters in a `query` are bound as values, also within quotes, as in `where at >= '${from}' and at <
     '${to}'`. If a query refers to both bounds, or to `${due_before}` and `${due}`, it loads the rows of that
@@ -105,7 +110,7 @@ class SqlSource:
                 hint="Leave out the cursor, or the bounds of the range.",
                 place="sql.cursor",
             )
-        if "://" not in self.url and not _FROM_ENVIRONMENT.fullmatch(self.url):
+        if "://" not in self.url and not _REFERENCE.fullmatch(self.url):
             raise InputError(
                 "this is not a database URL",
                 hint="Write for example postgresql+psycopg://user@host/database, or sqlite:///shop.db.",
@@ -139,7 +144,7 @@ class StreamSource:
 
     def check(self) -> None:
         """Raise InputError if a URL is not a Redis URL or contains a password, or if `max_rows` is zero."""
-        if not self.url.startswith(("redis://", "rediss://", "unix://", "${env:")):
+        if not self.url.startswith(("redis://", "rediss://", "unix://", "${env:", "${secret:")):
             raise InputError("this is not a Redis URL", hint="redis://HOST:6379/0", place="stream.url")
         check_no_secret(self.url, "stream.url")
         if self.max_rows < 1:
@@ -152,10 +157,21 @@ def check_no_secret(url: str, place: str) -> None:
     """Raise InputError if a password is not read from the environment."""
     in_front = _SECRET_IN_HTTP if url.startswith(HTTP) else _SECRET_IN_URL
     secret = in_front.match(url) or _SECRET_IN_OPTIONS.search(url)
-    if secret and not _FROM_ENVIRONMENT.fullmatch(secret["password"]):
+    if secret and not _REFERENCE.fullmatch(secret["password"]):
         raise InputError(
             "the URL contains a password",
-            hint="Write ${env:NAME} in place of the password, and set the variable NAME where the job runs.",
+            hint="Write ${secret:NAME} in place of the password, and run `gridmill add secret NAME`. For a "
+            "variable of the environment where the job runs, write ${env:NAME}.",
+            place=place,
+        )
+
+
+def check_credential(name: str, value: str | None, place: str) -> None:
+    """Raise InputError if a credential of an object storage is written down instead of a reference to it."""
+    if value and name != "access_key_id" and not _REFERENCE.fullmatch(value):
+        raise InputError(
+            f"the value of {name} is written down, where everyone who reads the declaration sees it",
+            hint=f"Run `gridmill add secret NAME`, and write ${{secret:NAME}} as the value of {name}.",
             place=place,
         )
 
@@ -174,11 +190,12 @@ def _check_url(path: str) -> None:
 
 def _check_no_secret_header(name: str, value: str) -> None:
     secret = _SECRET_HEADER.search(name) or _SECRET_VALUE.match(value)
-    if secret and not _FROM_ENVIRONMENT.search(value):
+    if secret and not _REFERENCE.search(value):
         scheme = value.partition(" ")[0] + " " if _SECRET_VALUE.match(value) else ""
         raise InputError(
             "the header contains a secret, which everyone who can read the pipeline would see",
-            hint=f'Write {{{name}: "{scheme}${{env:NAME}}"}}, and set the variable NAME where the job runs.',
+            hint=f'Write {{{name}: "{scheme}${{secret:NAME}}"}}, and run `gridmill add secret NAME`. For a '
+            "variable of the environment where the job runs, write ${env:NAME}.",
             place=f"source.headers.{name}",
         )
 
@@ -196,9 +213,11 @@ class Source:
     Relative paths begin at the folder of the pipeline file. `package://NAME/PATH` is a file of an installed
     Python package. A path with `http://` or `https://` names one file. A path with `s3://BUCKET/PATH` or
     `gs://BUCKET/PATH` names one object or a glob of objects, at `endpoint` if the object storage is not AWS
-    or Google. `headers` are HTTP headers that are sent with HTTP requests. The value of `${env:NAME}` and
-    the credentials of an object storage are read from the environment in which the job runs. Secrets must be
-    written as `${env:NAME}`.
+    or Google. `headers` are HTTP headers that are sent with HTTP requests. `credentials` are the keys of an
+    object storage: `access_key_id`, `secret_access_key` and `session_token` for S3, `service_account_key`
+    (the JSON text) for Google. Without `credentials`, they are read from the environment in which the job
+    runs. Passwords and keys must be written as `{secret: NAME}`, as `${secret:NAME}` inside a text, or as
+    `${env:NAME}` for a variable of the environment in which the job runs.
 
     If format and compression are not set, they follow from the name of the file (a ZIP file must contain
     exactly one file). `delimiter` (default: a comma, or a tab for `.tsv`), `nulls` (texts that mean a
@@ -222,6 +241,7 @@ class Source:
     encoding: str = "utf-8"
     timestamp_format: str | Mapping[str, str] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    credentials: Mapping[str, str] = field(default_factory=dict)
     endpoint: str | None = None
     settled_seconds: float | None = None
     decimal: str | None = None
@@ -242,10 +262,14 @@ class Source:
         return self.stream.key if self.stream else ", ".join(self.paths)
 
     @property
-    def secret_texts(self) -> tuple[str, ...]:
-        """The texts of the source that may refer to secrets."""
-        urls = (self.sql.url if self.sql else "", self.stream.url if self.stream else "")
-        return (*urls, *self.paths, *self.headers.values())
+    def secret_fields(self) -> Mapping[str, str]:
+        """The texts of the source that may refer to secrets, by the path of their field in the source."""
+        fields = {f"headers.{name}": text for name, text in self.headers.items()}
+        fields |= {f"credentials.{name}": text for name, text in self.credentials.items()}
+        fields |= {"sql.url": self.sql.url} if self.sql else {}
+        fields |= {"stream.url": self.stream.url} if self.stream else {}
+        paths = {"path": self.path} if isinstance(self.path, str) else {}
+        return {**fields, **paths, **{f"path[{number}]": one for number, one in enumerate(self.paths)}}
 
     @property
     def local_paths(self) -> tuple[str, ...]:
@@ -318,6 +342,7 @@ class Source:
         self._check_of_urls()
         for name, value in self.headers.items():
             _check_no_secret_header(name, value)
+        self._check_credentials()
         try:
             lookup(self.encoding)
         except LookupError as error:
@@ -326,6 +351,19 @@ class Source:
                 hint="Common encodings are utf-8, latin-1, cp1252 and utf-16.",
                 place="source.encoding",
             ) from error
+
+    def _check_credentials(self) -> None:
+        """Raise InputError for unknown credentials, and for credentials that are not references."""
+        schemes = {path.partition("://")[0] for path in self.paths if path.startswith(OBJECTS)}
+        known = [name for scheme in sorted(schemes) for name in CREDENTIALS[scheme]]
+        for name, value in self.credentials.items():
+            if name not in known:
+                raise InputError(
+                    f"there is no credential {name!r} for {' and '.join(f'{one}://' for one in schemes)}",
+                    hint=f"The credentials are {', '.join(known)}.",
+                    place=f"source.credentials.{name}",
+                )
+            check_credential(name, value, f"source.credentials.{name}")
 
     def _check_formats(self) -> None:
         given = self.timestamp_format
@@ -341,7 +379,11 @@ class Source:
     def _check_of_urls(self) -> None:
         """Raise InputError if `headers` or `endpoint` is set but no path of the source can use this
         field."""
-        for name, there, scheme in (("headers", self.headers, HTTP), ("endpoint", self.endpoint, OBJECTS)):
+        for name, there, scheme in (
+            ("headers", self.headers, HTTP),
+            ("endpoint", self.endpoint, OBJECTS),
+            ("credentials", self.credentials, OBJECTS),
+        ):
             if there and not any(path.startswith(scheme) for path in self.paths):
                 raise InputError(f"`{name}` is only for {' and '.join(scheme)}", place=f"source.{name}")
 

@@ -270,7 +270,7 @@ class TrainingSpec:
             )
 
     def _check_track(self) -> None:
-        if self.track is None or self.track.startswith("${env:"):
+        if self.track is None or self.track.startswith(("${env:", "${secret:")):
             return
         check_no_secret(self.track, "training.track")
         if not _is_address(self.track):

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 
 from gridmill.codec import decode_passed, encode_passed
-from gridmill.domain.pod_protocol import AttemptOrder, Events, Hello, Start, ToPod
+from gridmill.domain.pod_protocol import AttemptOrder, Events, Hello, SecretRequest, Start, ToPod
 from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.ports.link import LinkServer, ReceivedMessage
 
@@ -171,7 +171,7 @@ class Relay:
 
 def _to_pod(line: bytes) -> tuple[int, ToPod | None]:
     channel, message = decode_passed(line)
-    if isinstance(message, Hello | Events):
+    if isinstance(message, Hello | Events | SecretRequest):
         raise InputError(f"only pods send messages of the type {type(message).__name__}")
     return channel, message
 

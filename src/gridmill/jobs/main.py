@@ -35,6 +35,7 @@ from gridmill.errors import (
     StorageError,
 )
 from gridmill.jobs.context import JobContext, JobResult
+from gridmill.jobs.secret_values import masked, receive_values
 from gridmill.plugins import find
 from gridmill.transfer.contents import NOTHING, list_contents, read_manifest, write_contents
 from gridmill.transfer.verify import check_order, seal
@@ -156,6 +157,7 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _result(folder: Path) -> JobResult:
+    receive_values()
     order = decode((folder / "order.json").read_bytes(), AttemptOrder)
     descriptor = os.environ.get("GRIDMILL_EVENTS_FD")
     context = JobContext(
@@ -225,7 +227,7 @@ def _explain(error: Exception, cause: Cause) -> str:
 def write_outcome(folder: Path, outcome: AttemptOutcome) -> None:
     """Write the outcome to `outcome.json` atomically."""
     partial = folder / "outcome.json.partial"
-    partial.write_bytes(encode(outcome))
+    partial.write_bytes(encode(masked(outcome)))
     partial.replace(folder / "outcome.json")
 
 

@@ -23,12 +23,15 @@ from gridmill.domain.pod_protocol import (
     Goodbye,
     Hello,
     PodOrder,
+    SecretRequest,
+    SecretValues,
     Start,
     Stop,
     ToPod,
     Welcome,
 )
 from gridmill.domain.states import AttemptState
+from gridmill.errors import InputError
 from gridmill.plugins import find
 from gridmill.pod import launch
 from gridmill.pod.attempt import ProcessExit
@@ -42,6 +45,7 @@ from gridmill.pod.launch import BLOCK_BYTES
 from gridmill.pod.limits import PodLimits, make_limits
 from gridmill.pod.network import own_address
 from gridmill.pod.prefork import PreforkPool
+from gridmill.pod.secret_requests import SecretRequests
 from gridmill.pod.small_spares import SmallSpares, can_fork_small
 from gridmill.pod.start import ProcessStarter, become_command
 from gridmill.pod.supervisor import Supervisor
@@ -171,6 +175,12 @@ class ControlLink:
                 self._lost(now)
         self._watch_writable()
 
+    def send(self, message: SecretRequest) -> None:
+        """Sends a message that is not in the journal. If the link is lost, the message is lost too, and the
+        control node repeats the message that it answers."""
+        if self.welcomed:
+            self._link.send([message])
+
     def _watch_writable(self) -> None:
         """While data waits to be sent, makes the selector report when the link can be written to."""
         if self._watched is None:
@@ -246,6 +256,7 @@ class Agent:
         if self._zygote_client is not None:
             self._zygote_client.bring_up(self._supervisor, now)
         self._control_link = self._make_control_link(now)
+        self._secret_requests = SecretRequests()
         self._ending: str | None = None
         self._end_by = float("inf")
         self._signalled = False
@@ -448,14 +459,39 @@ class Agent:
         self._starter.expect([message.order for message in messages if isinstance(message, Start)])
         for message in messages:
             match message:
-                case Start(order=order, environment=environment) if self._ending is None:
-                    self._supervisor.start(order, environment)
+                case Start() if self._ending is None:
+                    self._start(message)
+                case SecretValues():
+                    self._start_with_values(message)
                 case Stop():
+                    self._secret_requests.drop(message.attempt_id)
                     self._supervisor.stop(message.attempt_id, message.reason, message.grace_seconds)
                 case Ack(number=number):
                     self._supervisor.acknowledge(number)
                 case Goodbye(reason=reason):
                     self._end(reason)
+
+    def _start(self, message: Start) -> None:
+        """Starts an attempt, or asks for the values of the secrets that it needs."""
+        order = message.order
+        if not order.job.secrets or self._supervisor.knows(order.attempt_id):
+            self._supervisor.start(order, message.environment)
+            return
+        try:
+            request = self._secret_requests.ask(message)
+        except InputError as error:
+            self._supervisor.refuse(order, error)
+        else:
+            self._control_link.send(request)
+
+    def _start_with_values(self, message: SecretValues) -> None:
+        ready = self._secret_requests.receive(message)
+        if ready is None or self._ending is not None:
+            return
+        if ready.trouble is not None:
+            self._supervisor.refuse(ready.start.order, ready.trouble)
+        else:
+            self._supervisor.start(ready.start.order, ready.start.environment, ready.values)
 
     def _end(self, reason: str) -> None:
         """Stops all attempts. `_has_ended` returns True when all attempts have ended."""

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from gridmill.domain.amounts import KIB, MIB
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
+from gridmill.domain.masking import Masking
 from gridmill.domain.pod_protocol import AttemptOrder, EventType
 from gridmill.pod.cgroups import AttemptGroup
 from gridmill.pod.disk_guard import AttemptDisk
@@ -134,7 +135,10 @@ class LogStream:
         return newline + 1 if newline >= 0 else _boundary(data, begin + TEXT_BYTES)
 
 
-def parse_event(line: str) -> tuple[EventType, dict[str, Any]] | None:
+ReportedEvent: TypeAlias = tuple[EventType, dict[str, Any]]
+
+
+def parse_event(line: str) -> ReportedEvent | None:
     """Converts a report line of a job (`{"type": "progress"|"metric"|"log", ...}`) into an event. Returns
     None for a blank line.
 
@@ -257,6 +261,8 @@ class Attempt:
     released: bool = False
     preforked: PreforkedProcess | SmallSpare | None = None
     environment: Mapping[str, str] | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    masking: Masking | None = None
     collection: OutputCollection | None = None
 
     def begin(self, now: float) -> None:
@@ -265,6 +271,10 @@ class Attempt:
         if self.deadline is not None:
             self.deadline += now - self.began
         self.began = now
+
+    def masked(self, text: str) -> str:
+        """Returns a text with the values of the attempt's secrets masked."""
+        return text if self.masking is None else self.masking.text(text)
 
     @property
     def leaves_files(self) -> bool:
@@ -303,9 +313,11 @@ class Attempt:
 class OutputReader:
     """Reads the pod's ends of a job's pipes. The reader converts the content of the pipes into events."""
 
-    def __init__(self, descriptors: Mapping[str, int], emit: Emit) -> None:
+    def __init__(self, descriptors: Mapping[str, int], emit: Emit, masking: Masking | None = None) -> None:
         self.open = dict(descriptors)
         self._emit = emit
+        self._masking = masking
+        self._maskers = {} if masking is None else {name: masking.stream() for name in ("out", "err", "pod")}
         self._logs = {"out": LogStream(), "err": LogStream()}
         self._reports = LineBuffer()
         self._progress: Mapping[str, Any] | None = None
@@ -365,6 +377,8 @@ class OutputReader:
             for line in self._reports.feed(data):
                 self._report(line, now)
             return
+        if self._maskers:
+            data = self._maskers[name].feed(data)
         self._logs[name].feed(data, now)
         if self._quiet and self._logs[name].due is not None:
             self._quiet = False  # passed on at once, because a user may wait for the first line
@@ -372,6 +386,8 @@ class OutputReader:
 
     def _report(self, line: str, now: float) -> None:
         event = parse_event(line)
+        if self._masking is not None:
+            event = self._masked_event(event, self._masking)
         if event is None:
             return
         if event[0] != EventType.PROGRESS:
@@ -380,6 +396,22 @@ class OutputReader:
         self._progress = event[1]
         if self._progress_due is None:
             self._progress_due = now
+
+    def _masked_event(self, event: ReportedEvent | None, masking: Masking) -> ReportedEvent | None:
+        """Returns the event with the values of secrets masked, or None if nothing of it can be sent yet.
+
+        A line that is longer than the buffer arrives in pieces, and a value may be split between two pieces.
+        Therefore the text of lines that are no reports passes through one masker.
+        """
+        if event is not None and event[1].get("stream") == "pod":
+            text = self._maskers["pod"].feed(event[1]["text"].encode("utf-8", "replace"))
+            return _log(text.decode("utf-8", "replace")) if text else None
+        self._pass_held_text()
+        return event and (event[0], masking.body(event[1]))
+
+    def _pass_held_text(self) -> None:
+        if self._maskers and (text := self._maskers["pod"].end()):
+            self._emit(*_log(text.decode("utf-8", "replace")))
 
     def tick(self, now: float) -> None:
         """Sends the collected log texts and the latest progress if their waiting time is over."""
@@ -408,7 +440,10 @@ class OutputReader:
         self.open.clear()
         for line in self._reports.end():
             self._report(line, now)
+        self._pass_held_text()
         self._pass_progress()
         for name, log in self._logs.items():
+            if self._maskers:
+                log.feed(self._maskers[name].end(), now)
             log.end(now)
             self._pass_on(name)

@@ -7,6 +7,7 @@ Environment variables set how many threads the libraries start.
 import contextlib
 import ctypes
 import errno
+import json
 import os
 import signal
 import socket
@@ -20,6 +21,7 @@ from gridmill.codec import decode, encode
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import AttemptOutcome
 from gridmill.domain.states import AttemptState, Cause
+from gridmill.jobs.secret_values import SECRETS_FD
 
 MESSAGE_BYTES = 512 * 1024
 """The largest size in bytes of a launch message, and of a reply to a launch message."""
@@ -41,7 +43,8 @@ _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 class Launch:
     """A process that will be started. `joins` are the cgroup.procs files of the cgroups that the process
     enters, `affinity` are the CPUs that the process may use (empty for all CPUs), and `folder` is the folder
-    of the attempt. The zygote imports the modules in `imports` before it forks."""
+    of the attempt. The zygote imports the modules in `imports` before it forks. The process reads `secrets`
+    from an inherited file descriptor."""
 
     attempt_id: str
     folder: str
@@ -49,6 +52,7 @@ class Launch:
     joins: tuple[str, ...] = ()
     affinity: tuple[int, ...] = ()
     imports: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +200,26 @@ def _set_process_attributes(launch: Launch) -> None:
         os.sched_setaffinity(0, launch.affinity)
     os.environ.clear()
     os.environ.update(launch.environment)
+    if launch.secrets:
+        os.environ[SECRETS_FD] = str(_readable(json.dumps(launch.secrets, ensure_ascii=False).encode()))
+
+
+def _readable(data: bytes) -> int:
+    """Returns an inheritable file descriptor from which this process, or the program that it executes, reads
+    the data. No other process of the machine gets the descriptor, and no file has the data. Raises OSError if
+    the system has no files in memory and the data is larger than a pipe."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("gridmill", 0)
+        os.write(descriptor, data)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return descriptor
+    descriptor, end = os.pipe()
+    os.set_blocking(end, False)
+    with os.fdopen(end, "wb", buffering=0) as file:
+        if file.write(data) != len(data):
+            raise OSError(errno.EFBIG, "the values of the secrets are too large")
+    os.set_inheritable(descriptor, True)
+    return descriptor
 
 
 def _write(path: str, data: bytes) -> None:

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import NoReturn
 
 from gridmill.domain.amounts import POD_GPU_SHARES, POD_GPUS, devices_of, share_of
@@ -21,6 +22,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.gang import Gang
 from gridmill.domain.job import JobKind, When
 from gridmill.domain.pod_protocol import AttemptOrder
+from gridmill.domain.secret import fill_in_secrets
 from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError, InternalError
 from gridmill.jobs.context import CODE
@@ -134,10 +136,16 @@ def _gloo(gang: Gang, base: Mapping[str, str]) -> dict[str, str]:
 
 
 def command_environment(
-    order: AttemptOrder, *, base: Mapping[str, str], work: Path, pod_folder: Path
+    order: AttemptOrder,
+    *,
+    base: Mapping[str, str],
+    work: Path,
+    pod_folder: Path,
+    secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Returns the environment variables of a command. Variables that the job declares replace all other
-    variables, except Gridmill's own. Raises InputError if a variable cannot be set."""
+    variables, except Gridmill's own, and references in them are replaced by the values of secrets. Raises
+    InputError if a variable cannot be set."""
     spec = _spec(order)
     check_env(spec.env, in_gang=order.gang is not None)
     kept = inherited(base, pip=spec.environment is not None)
@@ -148,7 +156,7 @@ def command_environment(
         "PYTHONUNBUFFERED": "1",
         **devices(order, base),
         **rank_variables(order, base),
-        **spec.env,
+        **{name: fill_in_secrets(text, secrets, f"command.env.{name}") for name, text in spec.env.items()},
         **markers(order, pod_folder),
         **_checkpoints(order),
         **({"GRIDMILL_NODE": order.part.node} if order.part and order.part.node else {}),

@@ -108,7 +108,9 @@ class ProcessStarter:
         try:
             if not isinstance(attempt.preforked, SmallSpare):
                 write_order(attempt.folder, order)
-            environment = self.environment(order, attempt.folder / "work", attempt.environment)
+            environment = self.environment(
+                order, attempt.folder / "work", attempt.environment, attempt.secrets
+            )
         except (InputError, OSError):
             pipes.close()
             raise
@@ -119,6 +121,8 @@ class ProcessStarter:
             joins=attempt.group.joins if attempt.group else (),
             affinity=affinity,
             imports=_imports(order),
+            # the secrets of a command are in its environment
+            secrets={} if order.job.kind == JobKind.COMMAND else attempt.secrets,
         )
         if (
             warm
@@ -179,7 +183,9 @@ class ProcessStarter:
         number = read_trouble(attempt.folder / TROUBLE)
         if number is None:
             return None
-        environment = self.environment(attempt.order, attempt.folder / "work", attempt.environment)
+        environment = self.environment(
+            attempt.order, attempt.folder / "work", attempt.environment, attempt.secrets
+        )
         error = OSError(number, os.strerror(number))
         return failed_outcome(not_executed(attempt.order.job.command.argv[0], error, environment))
 
@@ -198,14 +204,20 @@ class ProcessStarter:
         return self._zygote_client is not None and self._zygote_client.cancel(attempt_id)
 
     def environment(
-        self, order: AttemptOrder, work: Path, client: Mapping[str, str] | None = None
+        self,
+        order: AttemptOrder,
+        work: Path,
+        client: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
     ) -> dict[str, str]:
         """Returns the environment variables for the attempt's process. The variables extend the environment
         of the client that started the run. If the run has no such client, the variables extend the
         environment of the pod."""
         base = self._base if client is None else _of_client(client, self._base)
         if order.job.kind == JobKind.COMMAND:
-            return command_environment(order, base=base, work=work, pod_folder=self._folder.path)
+            return command_environment(
+                order, base=base, work=work, pod_folder=self._folder.path, secrets=secrets or {}
+            )
         if runs_foreign_code(order):
             return foreign_environment(order, base=base, work=work, pod_folder=self._folder.path)
         own = {**devices(order, base), **rank_variables(order, base)}

@@ -12,6 +12,7 @@ from gridmill.codec import to_builtins
 from gridmill.disk_space import FULL
 from gridmill.domain.amounts import show_bytes
 from gridmill.domain.job import JobKind
+from gridmill.domain.masking import Masking
 from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, EventType
 from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.states import AttemptState, Cause
@@ -94,9 +95,27 @@ class Supervisor:
         """True while any attempt is running."""
         return bool(self._live)
 
-    def start(self, order: AttemptOrder, environment: Mapping[str, str] | None = None) -> None:
-        """Starts an attempt with the environment of its client or of the pod. If the id of the attempt is
-        already known, nothing happens."""
+    def knows(self, attempt_id: str) -> bool:
+        """Returns whether the attempt was started, refused or stopped before."""
+        return attempt_id in self._known_attempts
+
+    def refuse(self, order: AttemptOrder, error: InputError) -> None:
+        """Reports the failure of an attempt that cannot start, and refuses a later start of it."""
+        if not self.knows(order.attempt_id):
+            self._known_attempts.add(order.attempt_id)
+            outcome = AttemptOutcome(
+                state=AttemptState.FAILED, cause=Cause.INPUT, message=error.message, hint=error.hint
+            )
+            self._journal_end(order.attempt_id, order.token, outcome)
+
+    def start(
+        self,
+        order: AttemptOrder,
+        environment: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+    ) -> None:
+        """Starts an attempt with the environment of its client or of the pod, and with the values of the
+        secrets that its job names. If the id of the attempt is already known, nothing happens."""
         attempt_id = order.attempt_id
         if attempt_id in self._known_attempts:
             return
@@ -115,7 +134,7 @@ class Supervisor:
             create_attempt_folder(folder, order, self._empties)
             if not self._starter.is_simple(order):
                 write_order(folder, order)
-            attempt = self._open(order, now, environment)
+            attempt = self._open(order, now, environment, secrets or {})
         except FileExistsError:
             self._refuse(order, Cause.INTERNAL, f"attempt {attempt_id} was started before")
         except OSError as error:
@@ -136,7 +155,13 @@ class Supervisor:
         outcome = AttemptOutcome(state=state, cause=cause, message=message)
         self._journal_end(order.attempt_id, order.token, outcome)
 
-    def _open(self, order: AttemptOrder, now: float, environment: Mapping[str, str] | None) -> Attempt:
+    def _open(
+        self,
+        order: AttemptOrder,
+        now: float,
+        environment: Mapping[str, str] | None,
+        secrets: Mapping[str, str],
+    ) -> Attempt:
         """Makes the record of an attempt with its pipes and limits. The process of the attempt is not
         started yet."""
         timeout = order.job.timeout_seconds
@@ -153,6 +178,8 @@ class Supervisor:
             deadline=None if timeout is None else now + timeout,
             preforked=spare,
             environment=environment,
+            secrets=secrets,
+            masking=Masking(secrets.values()) if secrets else None,
         )
 
     def _spare(self, order: AttemptOrder) -> PreforkedProcess | SmallSpare | None:
@@ -178,7 +205,7 @@ class Supervisor:
         except OSError as error:
             self._ended_early(attempt, f"the pipes of the job could not be created: {error.strerror}")
             return
-        attempt.reader = OutputReader(ends, self._emitter(attempt.order))
+        attempt.reader = OutputReader(ends, self._emitter(attempt.order), attempt.masking)
         declared = attempt.order.job.cpus is not None
         affinity = self._limits.affinity(attempt.order.given, attempt.group, declared=declared)
         try:
@@ -336,9 +363,11 @@ class Supervisor:
     def _conclude(self, attempt: Attempt, now: float) -> None:
         attempt.reader.end(now)
         for line in (*attempt.notes, *self._free_shared(attempt)):
-            self._emitter(attempt.order)(EventType.LOG, {"stream": "err", "text": f"gridmill: {line}"})
+            text = attempt.masked(f"gridmill: {line}")
+            self._emitter(attempt.order)(EventType.LOG, {"stream": "err", "text": text})
         attempt.meter.finish()
         outcome = self._disk_guard.explained(attempt.disk, judge(self._ending(attempt, now)), now)
+        outcome = outcome if attempt.masking is None else attempt.masking.outcome(outcome)
         self._drop_large_output(attempt, outcome)
         self._remove_attempt(attempt)
         del self._live[attempt.order.attempt_id]

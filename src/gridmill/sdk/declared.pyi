@@ -103,6 +103,7 @@ class Source(gridmill.domain.source.Source, metaclass=Declaring):
         encoding: Text | None = ...,
         timestamp_format: Text | Mapping[str, Text] | None = ...,
         headers: Mapping[str, Text] | None = ...,
+        credentials: Mapping[str, Text] | None = ...,
         endpoint: Text | None = ...,
         settled: Duration | None = ...,
         decimal: Text | None = ...,

@@ -14,7 +14,19 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from gridmill.codec import decode_message, encode_message
-from gridmill.domain.pod_protocol import Ack, Events, Goodbye, Heartbeat, Hello, Start, Stop, ToPod, Welcome
+from gridmill.domain.pod_protocol import (
+    Ack,
+    Events,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    SecretRequest,
+    SecretValues,
+    Start,
+    Stop,
+    ToPod,
+    Welcome,
+)
 from gridmill.errors import InputError
 from gridmill.ports.link import ReceivedMessage
 from gridmill.transport.socket import Wire
@@ -59,7 +71,7 @@ class LineSplitter:
 def to_pod(line: bytes) -> ToPod:
     """Decodes a message that was sent by a control node. Raises InputError for any other message."""
     message = decode_message(line)
-    if isinstance(message, Welcome | Start | Stop | Ack | Goodbye | Heartbeat):
+    if isinstance(message, Welcome | Start | SecretValues | Stop | Ack | Goodbye | Heartbeat):
         return message
     raise InputError(f"a control node does not send messages of type {type(message).__name__}")
 
@@ -150,7 +162,7 @@ class Channel:
         try:
             for line in self._lines.feed(data):
                 message = decode_message(line)
-                if not isinstance(message, Hello | Events | Heartbeat):
+                if not isinstance(message, Hello | Events | SecretRequest | Heartbeat):
                     raise InputError(f"a pod does not send messages of type {type(message).__name__}")
                 self._lines.limit_bytes = LINE_LIMIT_BYTES
                 # not counted as spoken, because the links handle heartbeats themselves

@@ -11,7 +11,7 @@ from gridmill.control.steps.end_attempt import LOST, defect, settle_attempt
 from gridmill.control.steps.gangs import send_to_pod
 from gridmill.control.steps.inputs import order_for
 from gridmill.domain.frozen import replace
-from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, Start
+from gridmill.domain.pod_protocol import PROTOCOL, SECRETS_PROTOCOL, AttemptOrder, AttemptOutcome, Start
 from gridmill.domain.run import Attempt
 from gridmill.domain.site import LOCAL
 from gridmill.domain.states import AttemptState, Cause
@@ -19,6 +19,14 @@ from gridmill.errors import GridmillError, StorageError
 
 STOPPED_EARLY = AttemptOutcome(
     state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped before it started"
+)
+
+_TOO_OLD = AttemptOutcome(
+    state=AttemptState.FAILED,
+    cause=Cause.INPUT,
+    message="the job uses secrets, and its pod runs an older Gridmill that cannot receive secrets",
+    hint="Upgrade Gridmill where the pod runs. Then release the deployment, so that a new pod starts: "
+    "`gridmill list deployments`, `gridmill remove deployment NAME`.",
 )
 
 
@@ -41,6 +49,9 @@ def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt
     except Exception as error:  # noqa: BLE001  a retry would fail again and block every run
         error_text = defect(starting.endings.problems, attempt.id, error)
         settle_attempt(starting.endings, transaction, attempt, _failed(Cause.INTERNAL, error_text))
+        return
+    if order.job.secrets and starting.channels.protocols.get(attempt.pod_id, PROTOCOL) < SECRETS_PROTOCOL:
+        settle_attempt(starting.endings, transaction, attempt, _TOO_OLD)
         return
     if order.bundle_path and order.bundle:
         share = partial(starting.endings.storage.share_bundle, order.bundle)

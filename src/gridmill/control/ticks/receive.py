@@ -10,6 +10,7 @@ from gridmill.control.steps.end_attempt import LOST, runs, settle_attempt
 from gridmill.control.steps.gangs import stop_message
 from gridmill.control.steps.orders import STOPPED_EARLY, start_attempt
 from gridmill.control.steps.pod_events import apply_event, deployment_of, outcome_of, with_pod
+from gridmill.control.steps.secrets import answer_request
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.pod_protocol import (
@@ -21,6 +22,7 @@ from gridmill.domain.pod_protocol import (
     Goodbye,
     Hello,
     PodEvent,
+    SecretRequest,
     ToPod,
     Welcome,
 )
@@ -43,6 +45,8 @@ def receive(starting: Starting, bring_ups: BringUps) -> None:
                 _closed(starting.channels, received.channel)
             case Hello() as hello:
                 _hello(starting, bring_ups, transaction, received.channel, hello)
+            case SecretRequest() as request:
+                answer_request(starting, transaction, received.channel, request)
             case Events(events=events):
                 _events(starting.endings, transaction, received.channel, events)
     starting.ledger.stage(transaction)
@@ -166,6 +170,7 @@ def _hello(
     if deployment is None or pod is None:
         transaction.then(partial(_turn_away, channels, channel, decision.refusal))
         return
+    channels.protocols[pod.id] = hello.protocol
     _note_connected(channels, bring_ups, channel, deployment, pod)
     if pod not in deployment.pods:
         transaction.put(with_pod(deployment, pod))

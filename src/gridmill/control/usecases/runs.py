@@ -22,6 +22,7 @@ from gridmill.control.steps.run_lifecycle import (
     resume_run,
     stop_run,
 )
+from gridmill.control.steps.secrets import check_secrets_exist
 from gridmill.control.steps.source_listing import NOTHING, SourceListing, list_sources
 from gridmill.control.usecases.advice import advice_with
 from gridmill.control.usecases.preview import (
@@ -89,6 +90,7 @@ class RunUseCases(AlterationUseCases):
         with with_lines(pipeline.lines, pipeline.name), self._node.changing() as transaction:
             check_names_exist(self._control.catalog, pipeline.jobs)
             check_columns(self._control.catalog, pipeline)
+            check_secrets_exist(self._ledger, pipeline.jobs)
             run = begin_run(
                 self._control.run_creation, transaction, pipeline, force=force, only=only, adopt=adopt
             )
@@ -109,6 +111,8 @@ class RunUseCases(AlterationUseCases):
     def _plan_run(self, pipeline: Pipeline) -> DryRun:
         check_times(pipeline)
         pipeline = as_altered(self._ledger, pipeline)
+        with self._node.lock:
+            check_secrets_exist(self._ledger, pipeline.jobs)
         listings = list_sources(
             self._control.storage, pipeline.jobs, pipeline.folder, self._control.clock.now()
         )

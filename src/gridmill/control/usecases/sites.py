@@ -6,6 +6,7 @@ from dataclasses import replace as changed
 from gridmill.control.site_monitor import adopt, configured_of, describe_farm, leave, route_of
 from gridmill.control.steps.problems import surveyed
 from gridmill.control.steps.run_lifecycle import check_resource_settings
+from gridmill.control.steps.secrets import check_secret_settings
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.deployment import Pod
@@ -75,6 +76,7 @@ class SiteUseCases(UseCases):
         check_name("site", site.name)
         with self._node.lock:
             existing = self._ledger.snapshot.sites.get(site.name)
+            check_secret_settings(self._ledger, site)
         _check(site, existing, replace=replace)
         port = self._control.open_site(site)
         try:

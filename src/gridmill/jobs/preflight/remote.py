@@ -196,6 +196,7 @@ def _first_fetched(request: SourceRequest) -> tuple[SourceFile, ...]:
 
 
 def _is_secret(spec: SinkSpec) -> bool:
-    """Return whether the source uses environment variables that only the job has."""
+    """Return whether the source uses environment variables or secrets that only the job has."""
     url = spec.source.sql.url if spec.source.sql is not None else ""
-    return any("${env:" in text for text in (url, *spec.source.headers.values(), *spec.source.paths))
+    texts = (url, *spec.source.headers.values(), *spec.source.credentials.values(), *spec.source.paths)
+    return any("${env:" in text or "${secret:" in text for text in texts)

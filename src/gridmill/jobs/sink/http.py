@@ -19,9 +19,9 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import HTTP, Source
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.parquet import storage_errors
+from gridmill.jobs.secret_values import fill_in
 from gridmill.jobs.sink.files import SourceFile, content_of, described, key_of
 from gridmill.jobs.sink.source import SourceFiles, SourceRequest
-from gridmill.settings import fill_in_environment
 
 ATTEMPTS = 4
 """The download fails after this number of consecutive attempts that return no byte."""
@@ -108,7 +108,7 @@ def arrive(request: SourceRequest) -> SourceFiles:
     waiting: list[SourceFile] = []
     positions: dict[str, Any] = {}
     headers = {
-        name: _sendable(fill_in_environment(text, "source.headers"), name)
+        name: _sendable(fill_in(text, "source.headers"), name)
         for name, text in request.source.headers.items()
     }
     with httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=False) as client:
@@ -278,7 +278,7 @@ class HttpFile:
 
     def _url(self) -> httpx.URL:
         try:
-            return httpx.URL(fill_in_environment(self.written, "source.path", in_url=True))
+            return httpx.URL(fill_in(self.written, "source.path", in_url=True))
         # the original error is not shown, because its text may contain a secret from the environment
         except httpx.InvalidURL as error:
             raise InputError("this is not a valid URL", place=self.written) from error

@@ -17,8 +17,9 @@ from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, 
 from obstore.store import GCSStore, S3Store
 
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.source import OBJECTS, Source
+from gridmill.domain.source import CREDENTIALS, OBJECTS, Source
 from gridmill.errors import DataError, InputError, UnavailableError
+from gridmill.jobs.secret_values import fill_in
 from gridmill.jobs.sink.files import SourceFile, described, key_of
 from gridmill.jobs.sink.http import HttpBody, TransferInterruptedError, download
 from gridmill.jobs.sink.source import SourceFiles, SourceRequest
@@ -138,12 +139,14 @@ def _tag(meta: Any) -> str:  # noqa: ANN401  obstore's ObjectMeta
 
 
 def _s3(source: Source, bucket: str) -> S3Store:
-    """Open a bucket of S3. The credentials and the region come from environment variables
-    (AWS_ACCESS_KEY_ID, ...)."""
+    """Open a bucket of S3. The credentials come from the source, or else, like the region, from
+    environment variables (AWS_ACCESS_KEY_ID, ...)."""
+    keys: Any = _credentials(source, "s3")
     if source.endpoint is None:
-        return S3Store(bucket, retry_config=_RETRIES, client_options=_client())
+        return S3Store(bucket, retry_config=_RETRIES, client_options=_client(), **keys)
     return S3Store(
         bucket,
+        **keys,
         retry_config=_RETRIES,
         endpoint=source.endpoint,
         virtual_hosted_style_request=False,
@@ -152,16 +155,28 @@ def _s3(source: Source, bucket: str) -> S3Store:
 
 
 def _gcs(source: Source, bucket: str) -> GCSStore:
-    """Open a bucket of Google Cloud Storage. The credentials come from the environment
-    (GOOGLE_APPLICATION_CREDENTIALS, ...)."""
+    """Open a bucket of Google Cloud Storage. The credentials come from the source, or else from the
+    environment (GOOGLE_APPLICATION_CREDENTIALS, ...)."""
+    keys: Any = _credentials(source, "gs")
     if source.endpoint is None:
-        return GCSStore(bucket, retry_config=_RETRIES, client_options=_client())
+        return GCSStore(bucket, retry_config=_RETRIES, client_options=_client(), **keys)
     return GCSStore(
         bucket,
+        **keys,
         retry_config=_RETRIES,
         base_url=source.endpoint.rstrip("/"),
         client_options=_client(source.endpoint),
     )
+
+
+def _credentials(source: Source, scheme: str) -> dict[str, str]:
+    """Return the declared credentials as options of obstore. Without declared credentials, obstore reads the
+    environment. Raises InputError."""
+    return {
+        name: fill_in(text, f"source.credentials.{name}")
+        for name, text in source.credentials.items()
+        if name in CREDENTIALS[scheme]
+    }
 
 
 def _client(endpoint: str = "") -> Any:  # noqa: ANN401  obstore's ClientConfig
@@ -197,7 +212,8 @@ def _explained(name: str) -> Iterator[None]:
         if isinstance(error, PermissionDeniedError | UnauthenticatedError) or "403 Forbidden" in text:
             raise InputError(
                 "the store denies access",
-                hint=f"Set {_KEYS[name.partition('://')[0]]} where the job runs.",
+                hint="Give the source `credentials`, or set "
+                f"{_KEYS[name.partition('://')[0]]} where the job runs.",
                 place=name,
             ) from error
         raise TransferInterruptedError(text[:300]) from error

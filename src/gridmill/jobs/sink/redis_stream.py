@@ -18,10 +18,10 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import ENTRY_TIME, Format, StreamSource
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.parquet import storage_errors
+from gridmill.jobs.secret_values import fill_in
 from gridmill.jobs.sink.convert import TIMESTAMP
 from gridmill.jobs.sink.files import SourceFile, described, key_of
 from gridmill.jobs.sink.source import SourceFiles, SourceRequest
-from gridmill.settings import fill_in_environment
 
 BATCH_ROWS = 5_000
 TIMEOUT_SECONDS = 30.0
@@ -184,7 +184,7 @@ def _object(text: str, field: str, place: str) -> dict[str, Any]:
 
 @contextmanager
 def _connected(source: StreamSource) -> Iterator[redis.Redis]:
-    url = fill_in_environment(source.url, "source.stream.url", in_url=True)
+    url = fill_in(source.url, "source.stream.url", in_url=True)
     try:
         with redis.Redis.from_url(url, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=5) as server:
             yield server

@@ -23,6 +23,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import suggestion
 from gridmill.domain.source import SqlSource
 from gridmill.errors import DataError, InputError, UnavailableError
+from gridmill.jobs.secret_values import fill_in
 from gridmill.jobs.sink.convert import TIMESTAMP
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.source import SourceFiles, SourceRequest
@@ -43,7 +44,6 @@ from gridmill.jobs.sink.sql_staging import (
     stage,
 )
 from gridmill.jobs.sink.time_ranges import key_of
-from gridmill.settings import fill_in_environment
 
 _MYSQL = ("mysql", "mariadb")
 _FLOAT = 4
@@ -291,7 +291,7 @@ def address_of(written: str, folder: str) -> DatabaseAddress:
     SQLite file.
     """
     try:
-        url = sa.make_url(fill_in_environment(written, "source.sql.url", in_url=True))
+        url = sa.make_url(fill_in(written, "source.sql.url", in_url=True))
     except (sa.exc.ArgumentError, ValueError) as error:
         raise InputError("this is not a valid database URL", place="source.sql.url") from error
     if url.drivername == "postgresql":

@@ -23,7 +23,7 @@ from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.model_files import ModelCard
-from gridmill.settings import fill_in_environment
+from gridmill.jobs.secret_values import fill_in
 
 if TYPE_CHECKING:
     from gridmill.jobs.training.tuning import TuningResult
@@ -226,7 +226,7 @@ class MlflowRun:
     def __init__(self, spec: TrainingSpec, context: JobContext) -> None:
         url = spec.track or ""
         self._url, self._spec, self._context = url, spec, context
-        self._server = MlflowServer(fill_in_environment(url, "training.track", in_url=True))
+        self._server = MlflowServer(fill_in(url, "training.track", in_url=True))
         self._experiment, self._run = "", ""
         self._steps: Mapping[str, int] = {}
         """The last step of each metric that a killed attempt has already sent. Steps that were already sent

@@ -26,8 +26,10 @@ from gridmill.codec import decode, encode
 from gridmill.domain.amounts import parse_seconds
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.route import Staging
+from gridmill.domain.secret import resolved
 from gridmill.domain.site import Site
-from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError
+from gridmill.domain.source import CREDENTIALS, check_credential
+from gridmill.errors import GridmillError, InputError, NotFoundError, StorageError, UnavailableError
 from gridmill.private_files import write_private
 from gridmill.sites.farm.client import FarmClient
 from gridmill.transfer.bucket_cache import BucketCache, ListableBucket, SharedBucketEndpoint
@@ -299,6 +301,11 @@ SETTINGS = {
     "shared": "the bucket for resources with `staging: shared`, which keeps uploaded data for reuse",
     "keep": "how long unused data in the bucket is kept (default: 30d)",
     "endpoint": "the address of the bucket's server, as http://10.0.0.5:9000 (default: the cloud provider's)",
+    **{
+        name: f"the `{name}` of {scheme}:// buckets, as ${{secret:NAME}} (default: the environment)"
+        for scheme, names in CREDENTIALS.items()
+        for name in names
+    },
 }
 _KEEP = "30d"
 
@@ -308,12 +315,20 @@ class BucketEndpoints:
     puts its objects for one use below PREFIX/TENANT/SITE, and its objects for repeated use below
     PREFIX/kept/TENANT."""
 
-    def __init__(self, farm: FarmClient, site: Site, tenant: str, folder: Path) -> None:
+    def __init__(
+        self,
+        farm: FarmClient,
+        site: Site,
+        tenant: str,
+        folder: Path,
+        resolve: Callable[[str], str] | None = None,
+    ) -> None:
         """`tenant` is the name of this home at the farm, and `folder` contains notes on the used buckets.
-        Raises InputError for invalid settings."""
+        `resolve` returns the value of a secret. Raises InputError for invalid settings."""
+        self._resolve = resolve or no_secrets
         self._farm, self._site, self._tenant, self._folder = farm, site, tenant, folder
         self._lock = threading.Lock()
-        self._opened: dict[tuple[str, str], BucketClient] = {}
+        self._opened: dict[tuple[object, ...], BucketClient] = {}
         self._kept: dict[tuple[str, str], BucketCache] = {}
         self._held: set[BucketPrefix] = set()
         self._over = False
@@ -383,13 +398,22 @@ class BucketEndpoints:
                 hint="pip install 'gridmill[objects]' at home",
                 place=f"site {self._site.name}",
             )
-        key = lot.url, lot.endpoint
+        # resolved for each use, so that a new value of a secret opens the bucket again
+        options = {**({"endpoint": lot.endpoint} if lot.endpoint else {}), **self._credentials(lot)}
+        key = (lot.url, *options.items())
         with self._lock:
             if key not in self._opened:
                 from gridmill.transfer.bucket import BucketClient
 
-                self._opened[key] = BucketClient(lot.url, {"endpoint": lot.endpoint} if lot.endpoint else {})
+                self._opened[key] = BucketClient(lot.url, options)
             return self._opened[key]
+
+    def _credentials(self, lot: BucketPrefix) -> dict[str, str]:
+        """Returns the credentials in the settings of the site for a bucket. Raises NotFoundError and
+        StorageError for a secret that cannot be read."""
+        names = CREDENTIALS.get(lot.url.partition("://")[0], ())
+        given = self._site.settings
+        return {name: resolved(given[name], self._resolve) for name in names if name in given}
 
     def start(self) -> None:
         """Starts a thread that deletes unneeded objects immediately and then at regular intervals."""
@@ -410,6 +434,11 @@ class BucketEndpoints:
         self.sweeper.close()
 
 
+def no_secrets(name: str) -> str:
+    """Raise NotFoundError, because this program has no secrets."""
+    raise NotFoundError(f"the secret {name!r} is not available here")
+
+
 def check(site: Site) -> float:
     """Checks the settings. Returns for how many seconds the chunks in buckets are stored. Raises InputError
     if a setting is invalid."""
@@ -423,6 +452,8 @@ def check(site: Site) -> float:
             hint="Write it as https://HOST:PORT.",
             place=f"site {site.name}: settings.endpoint",
         )
+    for name in (name for names in CREDENTIALS.values() for name in names):
+        check_credential(name, site.settings.get(name), f"site {site.name}: settings.{name}")
     try:
         return parse_seconds(site.settings.get("keep", _KEEP))
     except InputError as error:

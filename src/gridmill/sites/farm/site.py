@@ -27,6 +27,7 @@ from gridmill.domain.pod_protocol import Events, PodEvent, PodOrder
 from gridmill.domain.resource import Resource
 from gridmill.domain.route import Route, Staging, TransferRate
 from gridmill.domain.site import Node, NodeUtilization, Site, SiteKind, check_settings
+from gridmill.domain.source import CREDENTIALS
 from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError
 from gridmill.plugins import find
 from gridmill.ports.site import PodListeners, PodReport, PodStatus, SitePort
@@ -464,31 +465,43 @@ def _rate_texts(transfer_state: TransferState) -> Iterator[str]:
             yield f"{show_seconds(transfer_state.left_seconds)} left"
 
 
-def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
-    """Makes the site of a farm. This home must have joined the farm before. Raises InputError."""
+def make(
+    settings: Settings, site: Site, doors: PodListeners, resolve: Callable[[str], str] | None = None
+) -> SitePort:
+    """Makes the site of a farm. This home must have joined the farm before. `resolve` returns the value of a
+    secret. Raises InputError."""
     del doors  # the home connects to the farm, so no listener is needed
     farm_settings = read(site)
     kept = keeping(settings.home, site.name)
     farm = member(kept, read_controller(site.address) if site.address else None)
-    return _open(settings, site, kept, farm, farm_settings)
+    return _open(settings, site, kept, farm, farm_settings, resolve)
 
 
 def open_machine(settings: Settings, site: Site, folder: Path, lease_seconds: float) -> SitePort:
     """Makes the site of the farm on one machine of a site of another kind. The home has joined this farm
-    with the credentials in `folder`. Settings of the site that a farm does not have are ignored. The pods
-    continue for `lease_seconds` without contact. Raises InputError."""
-    some = {name: value for name, value in site.settings.items() if name in SETTINGS and name != "lease"}
+    with the credentials in `folder`. Settings of the site that a farm does not have are ignored, and so are
+    keys, because they belong to the account of the provider. The pods continue for `lease_seconds` without
+    contact. Raises InputError."""
+    keys = {"lease", *(name for names in CREDENTIALS.values() for name in names)}
+    some = {name: one for name, one in site.settings.items() if name in SETTINGS and name not in keys}
     place = replace(site, kind=SiteKind.CLUSTER, settings=some, address=None)
     kept = CredentialFiles(folder=folder)
     settings_of_farm = replace(read(place), lease_seconds=max(lease_seconds, _LEAST_LEASE_SECONDS))
-    return _open(settings, place, kept, member(kept), settings_of_farm)
+    return _open(settings, place, kept, member(kept), settings_of_farm, None)
 
 
 def _open(
-    settings: Settings, site: Site, kept: CredentialFiles, farm: FarmClient, farm_settings: FarmSettings
+    settings: Settings,
+    site: Site,
+    kept: CredentialFiles,
+    farm: FarmClient,
+    farm_settings: FarmSettings,
+    resolve: Callable[[str], str] | None,
 ) -> SitePort:
     notes = kept.folder / "carried"
-    there_and_back = carrier_choice.BucketEndpoints(farm, site, tenant_name(settings.home), kept.folder)
+    there_and_back = carrier_choice.BucketEndpoints(
+        farm, site, tenant_name(settings.home), kept.folder, resolve
+    )
     carrying = HomeAttemptData(
         farm, settings.root, settings.home / "bundles", notes, farm_settings.rate, there_and_back
     )
