@@ -20,7 +20,7 @@ from gridmill.domain.ordering import (
     due,
     expected_left,
     has_share,
-    next_look,
+    next_check_seconds,
     patience,
     remaining,
     to_interrupt,
@@ -305,7 +305,7 @@ class Ours:
         self._place(task, attained)
         insort(self._running, (_rank(task), task.number, task))
         self._settled.add(task.number)
-        pool.look_at(task, next_look(attained))
+        pool.look_at(task, next_check_seconds(attained))
 
     def decide(self, pool: Pool) -> None:
         limit, self._kept = patience(self._work / pool.gpus), None

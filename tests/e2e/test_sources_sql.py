@@ -17,7 +17,7 @@ from gridmill.domain.sink import ColumnType, SinkSpec
 from gridmill.domain.source import Source, SqlSource
 from gridmill.errors import DataError, UnavailableError
 from gridmill.jobs.sink.run import run
-from gridmill.jobs.sink.source import SourceRequest, look
+from gridmill.jobs.sink.source import SourceRequest, list_source_files
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
 from tests.kit.postgresql import PostgresqlServer
 from tests.kit.sink_case import SinkCase
@@ -216,7 +216,7 @@ def test_a_large_table_is_streamed(postgresql: PostgresqlServer, tmp_path: Path)
     )
     source = Source(sql=SqlSource(url=postgresql.socket_url(database), table="big", cursor="id"))
     before = peak_bytes()
-    (file,) = look(SourceRequest(source=source, folder=str(tmp_path), work=tmp_path)).files
+    (file,) = list_source_files(SourceRequest(source=source, folder=str(tmp_path), work=tmp_path)).files
     assert peak_bytes() - before < 300 * 2**20  # 400 MB of text, several times over were it held at once
     assert pq.ParquetFile(file.path).metadata.num_rows == 200_000
 

@@ -131,8 +131,8 @@ async def _stream(row: UseCase, request: Request, grid: Grid, **sent: Any) -> Re
     while True:
         left = until - time.monotonic()
         wait = {"wait_seconds": max(0.0, min(left, SLICE_SECONDS))}
-        look = partial(getattr(grid, row.name), **arguments | wait)
-        items = await to_thread.run_sync(look, limiter=_limiter(request))
+        call = partial(getattr(grid, row.name), **arguments | wait)
+        items = await to_thread.run_sync(call, limiter=_limiter(request))
         if items or left <= SLICE_SECONDS or await _over(request):
             return reply(items)
 

@@ -63,8 +63,8 @@ def _looked(home: Path, name: str) -> tuple[bool, str]:
     kept = keeping(home, name)
     try:
         renew = "run `gridmill farm rotate` on the farm, then paste the line that it prints here"
-        amiss = look_at_dates(kept.certificate, time.time(), renew)
-        return (False, amiss) if amiss else _farm_answer(kept)
+        problem = look_at_dates(kept.certificate, time.time(), renew)
+        return (False, problem) if problem else _farm_answer(kept)
     except GridmillError as error:
         return False, ". ".join(filter(None, (error.message, error.hint)))
     except OSError as error:
@@ -102,23 +102,23 @@ def _farm_answer(kept: CredentialFiles) -> tuple[bool, str]:
 
     farm = member(kept)
     try:
-        look: FarmStatus = farm.status()
+        status: FarmStatus = farm.status()
         apart_seconds = farm.clock() - time.time()
     finally:
         farm.close()
-    summary = _farm_summary(look)
+    summary = _farm_summary(status)
     if abs(apart_seconds) > _APART_SECONDS:
         later = "ahead" if apart_seconds > 0 else "behind"
         return False, f"{summary}; its clock is {abs(apart_seconds):.0f} s {later}: set one of the two clocks"
     # lost results only cause warnings, because the farm itself is healthy
-    return True, "; ".join((summary, *look.warnings))
+    return True, "; ".join((summary, *status.warnings))
 
 
-def _farm_summary(look: FarmStatus) -> str:
-    gpus = sum(node.capacity.gpus for node in look.nodes)
-    staged = f"{show_bytes(look.staged_bytes)} of {show_bytes(look.quota_bytes)} of transferred data"
-    nodes = f"{show_count(len(look.nodes), 'node')}, {show_count(gpus, 'GPU')}"
-    return f"up, version {look.version}, {nodes}, {staged}"
+def _farm_summary(status: FarmStatus) -> str:
+    gpus = sum(node.capacity.gpus for node in status.nodes)
+    staged = f"{show_bytes(status.staged_bytes)} of {show_bytes(status.quota_bytes)} of transferred data"
+    nodes = f"{show_count(len(status.nodes), 'node')}, {show_count(gpus, 'GPU')}"
+    return f"up, version {status.version}, {nodes}, {staged}"
 
 
 _SECONDS = 5.0
@@ -175,14 +175,14 @@ def _dates(certificate: Path) -> tuple[bool, str]:
     """Checks the dates of the farm's own certificate. If the clock was set back, the certificate is not
     valid yet, and all tenants refuse it."""
     try:
-        amiss = look_at_dates(
+        problem = look_at_dates(
             certificate,
             time.time(),
             "move the certificate and control.key to another folder; all tenants must join again",
         )
     except GridmillError as error:
         return False, f"{certificate} {error.message}"
-    return not amiss, amiss or "holds"
+    return not problem, problem or "holds"
 
 
 def _address(address: FarmAddress) -> tuple[bool, str]:
@@ -261,7 +261,7 @@ _PACKAGES = {
 _MOST_RECORDS = 100
 
 
-def look(settings: Settings) -> Iterator[Check]:
+def checks_of(settings: Settings) -> Iterator[Check]:
     """Run all checks."""
     python_text = (
         f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"

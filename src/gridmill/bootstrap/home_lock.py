@@ -21,7 +21,7 @@ from gridmill.storage.recovery import claims, marks_of
 _OF_A_FARM = (
     "`gridmill farm tenants` lists the tenants of this farm. For runs of your own, set another GRIDMILL_HOME."
 )
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _KEY_BYTES = 32
 
 
@@ -56,7 +56,7 @@ def lock_in_turn(home: Path, waits: Callable[[], bool]) -> IO[str]:
         except HomeInUseError:
             if not waits():
                 raise
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def home_secret(home: Path) -> bytes:

@@ -117,6 +117,6 @@ class ProgramHost:
 
     def checks(self, settings: "Settings") -> "Iterator[Check]":
         """See Host."""
-        from gridmill.bootstrap.checks import look
+        from gridmill.bootstrap.checks import checks_of
 
-        return look(settings)
+        return checks_of(settings)

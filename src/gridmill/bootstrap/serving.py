@@ -31,7 +31,7 @@ from gridmill.sdk.start_lock import asking
 from gridmill.settings import Settings, is_farm
 from gridmill.storage.home import make_home
 
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _GIVE_WAY_SECONDS = 30.0
 """The number of seconds that `gridmill up` waits for an embedded control node to end."""
 
@@ -190,7 +190,7 @@ def _own(settings: Settings, take_over: bool, say: Callable[[str], None]) -> Emb
             say("taking over from the control node that commands of this home share")
         warned = True
         _ask_owner_to_end(settings)
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _ask_owner_to_end(settings: Settings) -> None:

@@ -137,7 +137,7 @@ def join_line(known: FarmAddress, secret: str) -> str:
 
 
 T = TypeVar("T")
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _EVERYWHERE = ("0.0.0.0", "::")
 _SERVED = (SiteKind.LOCAL, SiteKind.SLURM, SiteKind.RAY)
 
@@ -193,7 +193,7 @@ def run_until_interrupted(host: Host, settings: Settings, told: FarmOptions, jso
         _announce(served, settings, told.name, json)
         with InterruptHandler() as interrupts:
             while not interrupts.requested:
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
     print_error("farm stopped; running jobs continue")
 
 

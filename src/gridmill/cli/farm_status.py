@@ -17,30 +17,32 @@ def farm_line(view: FarmView) -> str:
     return f"{view.site}: {'; '.join(filter(None, (*parts, route_text(view.route))))}"
 
 
-def _load_lines(look: FarmStatus) -> list[str]:
-    cpus = sum(node.capacity.cpus for node in look.nodes)
-    busy = sum(status.busy_cpus for status in look.utilization.values())
-    load = f"{busy:.0f} of {cpus:.0f} CPUs busy" if look.utilization else f"{cpus:.0f} CPUs"
-    disk = f", {show_bytes(look.disk_free_bytes)} free on disk" if look.disk_free_bytes else ""
-    if look.disk_limit_bytes:
-        disk += f", {show_bytes(look.disk_use_bytes)} of {show_bytes(look.disk_limit_bytes)} for files in use"
-    staged = f"{show_bytes(look.staged_bytes)} of {show_bytes(look.quota_bytes)} staged{disk}"
-    return [_gpus(look), load, _line(look), staged, f"version {look.version}", *look.warnings]
+def _load_lines(state: FarmStatus) -> list[str]:
+    cpus = sum(node.capacity.cpus for node in state.nodes)
+    busy = sum(status.busy_cpus for status in state.utilization.values())
+    load = f"{busy:.0f} of {cpus:.0f} CPUs busy" if state.utilization else f"{cpus:.0f} CPUs"
+    disk = f", {show_bytes(state.disk_free_bytes)} free on disk" if state.disk_free_bytes else ""
+    if state.disk_limit_bytes:
+        disk += (
+            f", {show_bytes(state.disk_use_bytes)} of {show_bytes(state.disk_limit_bytes)} for files in use"
+        )
+    staged = f"{show_bytes(state.staged_bytes)} of {show_bytes(state.quota_bytes)} staged{disk}"
+    return [_gpus(state), load, _line(state), staged, f"version {state.version}", *state.warnings]
 
 
-def _gpus(look: FarmStatus) -> str:
-    count = sum(node.capacity.gpus for node in look.nodes)
-    seats = [seat for status in look.utilization.values() for seat in status.seats]
+def _gpus(state: FarmStatus) -> str:
+    count = sum(node.capacity.gpus for node in state.nodes)
+    seats = [seat for status in state.utilization.values() for seat in status.seats]
     if not seats:
         return show_count(count, "GPU") if count else ""
     return f"{sum(not seat.taken for seat in seats)} of {show_count(count, 'GPU')} free"
 
 
-def _line(look: FarmStatus) -> str:
-    if not look.waiting:
+def _line(state: FarmStatus) -> str:
+    if not state.waiting:
         return "no deployment waits"
-    own = [_place(one) for one in look.queue]
-    return f"{show_count(look.waiting, 'deployment')} waiting" + (f" ({', '.join(own)})" if own else "")
+    own = [_place(one) for one in state.queue]
+    return f"{show_count(state.waiting, 'deployment')} waiting" + (f" ({', '.join(own)})" if own else "")
 
 
 def _place(one: QueuedDeployment) -> str:
@@ -48,12 +50,12 @@ def _place(one: QueuedDeployment) -> str:
     return behind if one.seconds is None else f"{behind}: {roughly(one.seconds)}"
 
 
-def route_text(way: Route | None) -> str:
+def route_text(route: Route | None) -> str:
     """Return the measured transfer rates, such as `upload 80 MiB/s, download 92 MiB/s, round trip 2 ms`."""
-    if way is None:
+    if route is None:
         return "transfer rates are not measured yet"
-    trip = way.round_trip_seconds
-    texts = [*_rate_texts(TransferRates(upload=way.upload, download=way.download)), *_others(way)]
+    trip = route.round_trip_seconds
+    texts = [*_rate_texts(TransferRates(upload=route.upload, download=route.download)), *_others(route)]
     return ", ".join(texts if trip is None else [*texts, f"round trip {show_seconds(trip)}"])
 
 
@@ -61,8 +63,8 @@ def _rate_texts(paces: TransferRates) -> list[str]:
     return [_rate_text(paces.upload, "upload"), _rate_text(paces.download, "download")]
 
 
-def _others(way: Route) -> list[str]:
-    return [f"by {name}: {', '.join(_rate_texts(one))}" for name, one in sorted(way.others.items())]
+def _others(route: Route) -> list[str]:
+    return [f"by {name}: {', '.join(_rate_texts(one))}" for name, one in sorted(route.others.items())]
 
 
 def _rate_text(pace: TransferRate | None, direction: str) -> str:

@@ -15,7 +15,7 @@ from gridmill.domain.views import JobView, RunView
 from gridmill.sdk.client import Client
 from gridmill.sdk.runs import Tick
 
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 _BUILDING_SECONDS = 2.0
 """The shortest time in seconds between two lines about the progress of an environment."""
 
@@ -94,7 +94,7 @@ def follow(
     shown: AbstractContextManager[Callable[[Tick], None]] = nullcontext(_ignore) if quiet else display()
     stopping = False
     with shown as show:
-        for tick in client.watch(run_id, after=after, every_seconds=_LOOK_SECONDS):
+        for tick in client.watch(run_id, after=after, every_seconds=_POLL_SECONDS):
             try:
                 show(tick)
             except OSError as error:

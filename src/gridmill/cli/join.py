@@ -19,7 +19,7 @@ from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.ports.host import GRID_PORT, JoinedNode, Provider
 
 _TOKEN = "GRIDMILL_TOKEN"
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _GIVEN_SHARE = 0.8
 _LEAST_BYTES = 256 * MIB
 """The smallest memory of a job, in bytes. A machine that offers less memory gets no job."""
@@ -220,15 +220,15 @@ class OwnerWatch:
         """
         if self._rules is None:
             if is_lent:
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
             return True, ""
         machine, rules = self._machine, self._rules
-        look = machine.look(_LOOK_SECONDS)
+        utilization = machine.look(_POLL_SECONDS)
         now = time.monotonic()
         seconds = machine.seconds_since_input()
         self._presence = note(
             self._presence,
-            look,
+            utilization,
             memory_bytes=machine.memory_bytes(),
             input_seconds=seconds,
             now=now,
@@ -281,7 +281,7 @@ def _entered(
         why = error.message if membership.joined else patience.after(error, time.monotonic())
         if told != why:
             membership.print_state({"state": "the grid is unreachable", "why": why})
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
         return why
     return ""
 

@@ -77,8 +77,8 @@ def logs(
             view.run.id, job, follow=follow, after=after, until=until, tail=tail, search=search
         )
         earlier = () if after or until is not None else _earlier(client, view, job, tail, search)
-        asked = _Counted(chain(own, earlier))
-        entries = iter(asked)
+        counted = _Counted(chain(own, earlier))
+        entries = iter(counted)
         if json:
             for entry in _last(_with_lines(entries), None if follow else tail):
                 emit(entry)
@@ -88,7 +88,7 @@ def logs(
             _print_lines(last_lines(lines_of(entries), tail), prefixed=job is None)
         now = client.status(view.run.id) if follow else view
         whole = not (after or search or until is not None or tail == 0)
-        if whole and not asked.count and not now.states.get(JobState.UNCHANGED):
+        if whole and not counted.count and not now.states.get(JobState.UNCHANGED):
             print_error(_nothing_printed(client, now, job))
         if not json:
             _print_failures(client, now, job)

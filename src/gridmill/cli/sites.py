@@ -256,19 +256,19 @@ def nodes(context: typer.Context, json: Json = False) -> None:
 
 
 def _node_row(view: NodeView) -> tuple[object, ...]:
-    look = view.utilization
+    utilization = view.utilization
     # an owner may want more CPUs than the machine has, but the share must be at most 100 %
-    owners_cpus = min(look.owner_cpus, look.busy_cpus) if look else 0.0
-    busy, owners = (f"{look.busy_cpus:.1f}", f"{owners_cpus:.1f}") if look else ("?", "?")
-    gpus = _gpu_words(look) if look else []
+    owners_cpus = min(utilization.owner_cpus, utilization.busy_cpus) if utilization else 0.0
+    busy, owners = (f"{utilization.busy_cpus:.1f}", f"{owners_cpus:.1f}") if utilization else ("?", "?")
+    gpus = _gpu_texts(utilization) if utilization else []
     has, claimed = amounts(view.node.capacity), amounts(view.claimed) if view.claimed != Amounts() else ""
     return view.site, view.node.name, has, claimed, busy, owners, "; ".join(gpus), ", ".join(view.running)
 
 
-def _gpu_words(look: NodeUtilization) -> list[str]:
+def _gpu_texts(use: NodeUtilization) -> list[str]:
     """Return a text for each GPU with its measured usage, and at a farm with the deployment that uses it."""
-    seen = [f"{one.model} {one.used_bytes / GIB:.0f}/{one.memory_bytes / GIB:.0f} GiB" for one in look.gpus]
-    seats = gpu_slot_texts(look.seats)
+    seen = [f"{one.model} {one.used_bytes / GIB:.0f}/{one.memory_bytes / GIB:.0f} GiB" for one in use.gpus]
+    seats = gpu_slot_texts(use.seats)
     if len(seats) != len(seen):
         return seats or seen
     return [f"{seat} ({gpu})" for seat, gpu in zip(seats, seen, strict=True)]

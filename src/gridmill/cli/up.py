@@ -23,7 +23,7 @@ from gridmill.ports.host import GRID_PORT, Host, LooseGrid
 from gridmill.process_log import log_to_standard_error
 from gridmill.settings import Settings
 
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _HOST = re.compile(r"[\w.-]+|[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F.]*")
 """A pattern for a host name, an IPv4 or an IPv6 address, without a port."""
 _QUOTA, _RETAIN, _NAME = "50GiB", "7d", "gpu-farm"
@@ -172,7 +172,7 @@ def up(
             _print_join_command(host.gather(served.grid, settings, *head))
         with InterruptHandler() as interrupts:
             while not (interrupts.requested or served.ending):
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
         served.check_own()
     return print_error("control node stopped; running jobs continue")
 

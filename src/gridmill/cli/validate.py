@@ -54,13 +54,13 @@ def validate(
 
     The exit code is 2 if a run would fail, otherwise 0.
     """
-    validated = look(file, read_set(set or ()), host_of(context))
+    validated = validated_file(file, read_set(set or ()), host_of(context))
     emit(validated) if json else _show(validated)
     if not validated.valid:
         raise typer.Exit(TABLE[InputError.code].exit_code)
 
 
-def look(file: Path, values: Mapping[str, str], host: Host) -> ValidationResult:
+def validated_file(file: Path, values: Mapping[str, str], host: Host) -> ValidationResult:
     """Check a pipeline file and its data, and return all problems. The function raises no error for a
     problem of the file or its data."""
     # imported here, because it loads YAML and Pydantic, which most commands do not need

@@ -53,14 +53,14 @@ class SiteMonitor:
 
     def start_checks(self) -> None:
         """Start a poll of every site whose last poll has ended. The method does not wait for the polls."""
-        self._futures = {name: look for name, look in self._futures.items() if look.is_alive()}
+        self._futures = {name: thread for name, thread in self._futures.items() if thread.is_alive()}
         for site in self._declared():
             if site.name not in self._futures:
-                look = threading.Thread(
+                thread = threading.Thread(
                     target=self._guarded, args=(site,), name=f"survey {site.name}", daemon=True
                 )
-                self._futures[site.name] = look
-                look.start()
+                self._futures[site.name] = thread
+                thread.start()
 
     def _declared(self) -> tuple[Site, ...]:
         with self._node.lock:
@@ -124,7 +124,7 @@ class SiteMonitor:
         port: SitePort,
         nodes: tuple[Node, ...],
         configured: ConfiguredNodes | None,
-        way: Route | None,
+        route: Route | None,
     ) -> bool:
         """Record the result of a poll, and use the interface of the poll as the interface to the site. The
         method returns False if the site was removed or got another interface in the meantime."""
@@ -138,16 +138,16 @@ class SiteMonitor:
                 ConfiguredNodes(away=now.away, partitions=now.partitions),
             )
             seen = now if unchanged else now.with_nodes(nodes, configured)
-            seen = replace(seen, route=completed(now.route, way))
+            seen = replace(seen, route=completed(now.route, route))
             if seen != now:
                 with self._node.changing() as transaction:
                     transaction.put(seen)
             return True
 
-    def _apply_status(self, site: Site, look: FarmStatus) -> None:
+    def _apply_status(self, site: Site, status: FarmStatus) -> None:
         with self._node.lock:
             if self._is_unchanged(site):
-                self._node.control.site_states.farm_statuses[site.name] = look
+                self._node.control.site_states.farm_statuses[site.name] = status
 
     def _route_of(self, site: Site, port: SitePort) -> Route | None:
         """Return the transfer rates of a site. While the rates are unknown, the site is probed from time to
@@ -176,9 +176,9 @@ def route_of(site: Site, port: SitePort) -> Route | None:
         return site.route
 
 
-def is_measured(way: Route | None) -> bool:
+def is_measured(route: Route | None) -> bool:
     """Return whether the transfer rates of both directions are known."""
-    return way is not None and way.upload is not None and way.download is not None
+    return route is not None and route.upload is not None and route.download is not None
 
 
 def completed(route: Route | None, probed: Route | None) -> Route | None:

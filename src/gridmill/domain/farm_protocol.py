@@ -97,15 +97,15 @@ class FarmStatus:
     warnings: tuple[str, ...] = ()
 
 
-def line_at(look: FarmStatus, gpus: int) -> QueuePosition | None:
+def line_at(farm_status: FarmStatus, gpus: int) -> QueuePosition | None:
     """Return the queue position of another deployment with that many GPUs. The result is None if the
     deployment can start immediately."""
-    seats = [one.seats for one in look.utilization.values() if one.seats]
+    seats = [one.seats for one in farm_status.utilization.values() if one.seats]
     has_room = any(_holds(some, gpus) for some in seats) or not seats
-    if has_room and not look.waiting:
+    if has_room and not farm_status.waiting:
         return None
-    seconds = next((one.seconds for one in look.future_capacity if one.gpus >= gpus), None)
-    return QueuePosition(position=look.waiting, seconds=seconds)
+    seconds = next((one.seconds for one in farm_status.future_capacity if one.gpus >= gpus), None)
+    return QueuePosition(position=farm_status.waiting, seconds=seconds)
 
 
 def _holds(seats: Sequence[GpuSlot], gpus: int) -> bool:

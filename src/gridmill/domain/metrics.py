@@ -34,11 +34,11 @@ def read_metric(text: str) -> tuple[str, bool]:
     """Return the name of the metric, and whether a higher value is better. A metric is written as
     `validation_auc`, or as `max:NAME` or `min:NAME` if the name does not imply the direction. Raises
     InputError."""
-    way, colon, name = text.partition(":")
+    direction, colon, name = text.partition(":")
     if colon:
-        if way not in ("max", "min") or not name:
+        if direction not in ("max", "min") or not name:
             raise InputError(f"{text!r} is not a metric", hint="Write NAME, max:NAME or min:NAME.")
-        return name, way == "max"
+        return name, direction == "max"
     return text, any(text == metric or text.endswith(f"_{metric}") for metric in HIGHER_IS_BETTER)
 
 

@@ -32,9 +32,9 @@ UNKNOWN_SECONDS = 600.0
 RESTART_SECONDS = 60.0
 """The cost in seconds of interrupting a job that can resume: the time to write a checkpoint, to start again,
 and to read the checkpoint."""
-FIRST_LOOK_SECONDS, LOOK_GROWTH = 300.0, 1.5
-"""A running job is protected from interruption for FIRST_LOOK_SECONDS after each start. Later, the due time
-of the job is computed again each time the run time of the job has grown by the factor LOOK_GROWTH."""
+FIRST_CHECK_SECONDS, CHECK_GROWTH = 300.0, 1.5
+"""A running job is protected from interruption for FIRST_CHECK_SECONDS after each start. Later, the due time
+of the job is computed again each time the run time of the job has grown by the factor CHECK_GROWTH."""
 URGENT_ALONE_SECONDS = 10.0
 """The seconds for which a job is protected from jobs of a higher priority, which is about the time of a
 start."""
@@ -133,20 +133,20 @@ def with_precedence(
     return held, frozenset(chosen)
 
 
-def next_look(attained: float) -> float:
+def next_check_seconds(attained: float) -> float:
     """Return the run time of a running job at which its due time is computed again."""
-    look = FIRST_LOOK_SECONDS
+    run_seconds = FIRST_CHECK_SECONDS
     # 1 s more, because rounding can make the result slightly less: the same time would be found again
-    while look < attained + 1.0:
-        look *= LOOK_GROWTH
-    return look
+    while run_seconds < attained + 1.0:
+        run_seconds *= CHECK_GROWTH
+    return run_seconds
 
 
 def alone_seconds(interruptions: int, *, urgent: bool = False) -> float:
     """Return the seconds for which a job is protected from interruption after a start, given its number of
     earlier interruptions. With `urgent`, the result is the time of protection from jobs of a higher
     priority."""
-    return (URGENT_ALONE_SECONDS if urgent else FIRST_LOOK_SECONDS) * ALONE_GROWTH**interruptions
+    return (URGENT_ALONE_SECONDS if urgent else FIRST_CHECK_SECONDS) * ALONE_GROWTH**interruptions
 
 
 def may_interrupt(waiting: Wanting, running: Interruptible) -> bool:

@@ -37,7 +37,7 @@ class OwnerPresence:
 
 def note(
     presence: OwnerPresence,
-    look: NodeUtilization,
+    utilization: NodeUtilization,
     *,
     memory_bytes: int,
     input_seconds: float,
@@ -47,9 +47,9 @@ def note(
     """Return the last activity of the owner after one more observation. `input_seconds` is the time since
     the last activity of a person at the machine, `sign` describes this activity, and `memory_bytes` is the
     memory of the machine."""
-    if look.owner_cpus > BUSY_CPUS:
-        return replace(presence, seen=now, why=f"the owner's processes use {look.owner_cpus:.1f} CPUs")
-    if memory_bytes - look.used_bytes < RESERVE_SHARE * memory_bytes:
+    if utilization.owner_cpus > BUSY_CPUS:
+        return replace(presence, seen=now, why=f"the owner's processes use {utilization.owner_cpus:.1f} CPUs")
+    if memory_bytes - utilization.used_bytes < RESERVE_SHARE * memory_bytes:
         return replace(presence, seen=now, why="the memory is nearly full")
     if now - input_seconds > presence.seen:
         return replace(presence, seen=now - input_seconds, why=sign or "the keyboard or mouse is in use")

@@ -45,34 +45,34 @@ class FreeCapacity:
 
 
 def admit(
-    lodgings: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int = 1
+    deployments: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int = 1
 ) -> tuple[TenantDeployment, ...]:
     """Returns the deployments that can start now, with the placement of their pods. Deployments start in the
     order of their requests, and no later deployment starts before an earlier one. If later deployments could
     overtake, a large deployment could wait for ever. Only a deployment that is too large for the empty farm
     is skipped."""
-    rooms = free(lodgings, nodes, shares)
+    rooms = free(deployments, nodes, shares)
     whole = free((), nodes, shares)
     admitted: list[TenantDeployment] = []
-    for waiting in queue(lodgings):
+    for waiting in queue(deployments):
         if _placements(waiting, whole) is None:
             continue
-        placements = _placements(waiting, rooms)
-        if placements is None:
+        found = _placements(waiting, rooms)
+        if found is None:
             break
-        berths, rooms = placements
-        admitted.append(replace(waiting.to(TenantDeploymentState.STARTING, now), placements=berths))
+        placements, rooms = found
+        admitted.append(replace(waiting.to(TenantDeploymentState.STARTING, now), placements=placements))
     return tuple(admitted)
 
 
-def queue(lodgings: Iterable[TenantDeployment]) -> list[TenantDeployment]:
+def queue(deployments: Iterable[TenantDeployment]) -> list[TenantDeployment]:
     """Returns the waiting deployments in the order of their requests."""
-    waiting = (deployment for deployment in lodgings if deployment.state == TenantDeploymentState.WAITING)
+    waiting = (deployment for deployment in deployments if deployment.state == TenantDeploymentState.WAITING)
     return sorted(waiting, key=lambda one: one.number)
 
 
 def free(
-    lodgings: Iterable[TenantDeployment], nodes: Iterable[Node], shares: int = 1
+    deployments: Iterable[TenantDeployment], nodes: Iterable[Node], shares: int = 1
 ) -> dict[str, FreeCapacity]:
     """Returns the capacity of each node that running and starting deployments do not use."""
     rooms = {
@@ -81,28 +81,30 @@ def free(
         )
         for node in nodes
     }
-    for lodging in lodgings:
-        if lodging.state not in HAS_ROOM:
+    for deployment in deployments:
+        if deployment.state not in HAS_ROOM:
             continue
-        sizes = {order.pod_id: order.capacity for order in lodging.request.orders}
-        for berth in lodging.placements:
-            if berth.node in rooms and berth.pod_id in sizes:
-                rooms[berth.node] = rooms[berth.node].without(sizes[berth.pod_id], _numbers(berth, shares))
+        sizes = {order.pod_id: order.capacity for order in deployment.request.orders}
+        for placement in deployment.placements:
+            if placement.node in rooms and placement.pod_id in sizes:
+                rooms[placement.node] = rooms[placement.node].without(
+                    sizes[placement.pod_id], _numbers(placement, shares)
+                )
     return rooms
 
 
 def gpu_slots(
-    lodgings: Sequence[TenantDeployment], nodes: Iterable[Node], tenant: str, shares: int = 1
+    deployments: Sequence[TenantDeployment], nodes: Iterable[Node], tenant: str, shares: int = 1
 ) -> dict[str, tuple[GpuSlot, ...]]:
     """Returns which pod has which GPU or share of a GPU, by node. The result contains only information that
     the tenant is allowed to see: GPUs of other tenants are marked as used, without the name of the
     tenant."""
     taken = {
-        (berth.node, index): deployment.id if deployment.tenant == tenant else ""
-        for deployment in lodgings
+        (placement.node, index): deployment.id if deployment.tenant == tenant else ""
+        for deployment in deployments
         if deployment.state in HAS_ROOM
-        for berth in deployment.placements
-        for index in berth.gpus
+        for placement in deployment.placements
+        for index in placement.gpus
     }
     return {
         node.name: tuple(
@@ -118,32 +120,34 @@ def gpu_slots(
 
 
 def queued(
-    lodgings: Iterable[TenantDeployment], tenant: str, starts: Mapping[int, float]
+    deployments: Iterable[TenantDeployment], tenant: str, starts: Mapping[int, float]
 ) -> tuple[QueuedDeployment, ...]:
     """Returns the waiting deployments of a tenant, with their positions in the queue of all tenants.
     `starts` contains, for the number of each deployment, the seconds until its expected start."""
     return tuple(
         QueuedDeployment(deployment=one.id, position=place, seconds=starts.get(one.number))
-        for place, one in enumerate(queue(lodgings))
+        for place, one in enumerate(queue(deployments))
         if one.tenant == tenant
     )
 
 
-def _numbers(berth: PodPlacement, shares: int) -> Sequence[int]:
+def _numbers(placement: PodPlacement, shares: int) -> Sequence[int]:
     """Returns the GPUs of a deployment with their present numbers. If the numbers of the GPUs have changed
     since the deployment started, the function assumes that the deployment uses all GPUs."""
-    if berth.shares == shares:
-        return berth.gpus
-    whole = devices_of(berth.gpus, berth.shares)
+    if placement.shares == shares:
+        return placement.gpus
+    whole = devices_of(placement.gpus, placement.shares)
     return [device * shares + part for device in whole for part in range(shares)]
 
 
-def check_size(lodging: TenantDeployment, nodes: Sequence[Node], shares: int = 1) -> None:
+def check_size(deployment: TenantDeployment, nodes: Sequence[Node], shares: int = 1) -> None:
     """Raises CapacityError if the deployment would not fit even if the farm were empty."""
-    if _placements(lodging, free((), nodes, shares)) is None:
-        largest = max((order.capacity for order in lodging.request.orders), key=lambda one: one.memory_bytes)
+    if _placements(deployment, free((), nodes, shares)) is None:
+        largest = max(
+            (order.capacity for order in deployment.request.orders), key=lambda one: one.memory_bytes
+        )
         raise CapacityError(
-            f"the farm is too small for {len(lodging.pods)} x {largest.cpus:g} CPUs, "
+            f"the farm is too small for {len(deployment.pods)} x {largest.cpus:g} CPUs, "
             f"{show_bytes(largest.memory_bytes)}, {largest.gpus} GPUs, even if no other deployment runs",
             hint="Request less. `gridmill nodes` shows the capacity of the farm.",
         )
@@ -152,18 +156,18 @@ def check_size(lodging: TenantDeployment, nodes: Sequence[Node], shares: int = 1
 _Found = tuple[tuple[PodPlacement, ...], dict[str, FreeCapacity]]
 
 
-def _placements(lodging: TenantDeployment, rooms: dict[str, FreeCapacity]) -> _Found | None:
+def _placements(deployment: TenantDeployment, rooms: dict[str, FreeCapacity]) -> _Found | None:
     """Returns a placement for each pod, and the capacity that is free afterwards. Returns None if a pod
     cannot be placed."""
-    left, berths = dict(rooms), []
-    for order in lodging.request.orders:
+    left, placements = dict(rooms), []
+    for order in deployment.request.orders:
         name = next((name for name in _nodes_in_order(order, left) if left[name].holds(order.capacity)), None)
         if name is None:
             return None
         gpus = left[name].pick(order.capacity) or ()
         left[name] = left[name].without(order.capacity, gpus)
-        berths.append(PodPlacement(pod_id=order.pod_id, node=name, gpus=gpus, shares=left[name].shares))
-    return tuple(berths), left
+        placements.append(PodPlacement(pod_id=order.pod_id, node=name, gpus=gpus, shares=left[name].shares))
+    return tuple(placements), left
 
 
 def _nodes_in_order(order: PodOrder, rooms: dict[str, FreeCapacity]) -> list[str]:
@@ -193,14 +197,14 @@ class QueueForecast:
 
 
 def forecast(
-    lodgings: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int = 1
+    deployments: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int = 1
 ) -> QueueForecast:
     """Returns the forecast for all waiting deployments. Each deployment is expected to run for the median
     time of earlier deployments of the same tenant. If too few deployments of the tenant have ended, the
     median of all tenants is used."""
-    line = [one for one in queue(lodgings) if _fits(one, nodes, shares)]
+    line = [one for one in queue(deployments) if _fits(one, nodes, shares)]
     near, further = line[:MOST_WAITING], line[MOST_WAITING:]
-    hold_room = [one for one in lodgings if one.state != TenantDeploymentState.WAITING]
+    hold_room = [one for one in deployments if one.state != TenantDeploymentState.WAITING]
     nearest = _forecast([*hold_room, *near], nodes, now, shares)
     if not further:
         return nearest
@@ -213,11 +217,11 @@ def forecast(
 
 
 def _forecast(
-    lodgings: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int
+    deployments: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int
 ) -> QueueForecast:
-    live = {one.number: one for one in lodgings if one.state in HAS_ROOM}
-    live |= {one.number: one for one in queue(lodgings)}
-    stays = _PastDurations(lodgings)
+    live = {one.number: one for one in deployments if one.state in HAS_ROOM}
+    live |= {one.number: one for one in queue(deployments)}
+    stays = _PastDurations(deployments)
     ends = [
         (now + stays.median_remaining(one, now), one.number) for one in live.values() if one.state in HAS_ROOM
     ]
@@ -247,10 +251,10 @@ def _open(openings: list[FutureCapacity], seconds: float, gpus: int | None) -> N
         openings.append(FutureCapacity(seconds=seconds, gpus=gpus))
 
 
-def _gpus(lodgings: Iterable[TenantDeployment], nodes: Sequence[Node], shares: int) -> int | None:
+def _gpus(deployments: Iterable[TenantDeployment], nodes: Sequence[Node], shares: int) -> int | None:
     """Returns the largest number of GPUs that one pod could get on a node that has a CPU and memory left.
     Returns None if there is no such node."""
-    rooms = free(lodgings, nodes, shares).values()
+    rooms = free(deployments, nodes, shares).values()
     roomy = (one for one in rooms if one.amounts.cpus >= 1.0 and one.amounts.memory_bytes > 0)
     return max((_most(room.gpus, shares) for room in roomy), default=None)
 
@@ -263,10 +267,10 @@ class _PastDurations:
     """The run times of ended deployments, in ascending order: for each tenant, and for all tenants
     together."""
 
-    def __init__(self, lodgings: Iterable[TenantDeployment]) -> None:
+    def __init__(self, deployments: Iterable[TenantDeployment]) -> None:
         durations = sorted(
             (deployment.stayed_seconds, deployment.tenant)
-            for deployment in lodgings
+            for deployment in deployments
             if deployment.stayed_seconds is not None
         )
         self._all = [seconds for seconds, _ in durations]
@@ -274,11 +278,11 @@ class _PastDurations:
         for seconds, tenant in durations:
             self._of.setdefault(tenant, []).append(seconds)
 
-    def median_remaining(self, lodging: TenantDeployment, now: float) -> float:
+    def median_remaining(self, deployment: TenantDeployment, now: float) -> float:
         """Returns the expected seconds until the deployment ends, or infinity if the time of the end is
         unknown."""
-        own = self._of.get(lodging.tenant, [])
+        own = self._of.get(deployment.tenant, [])
         durations = own if len(own) >= LEAST_STAYS else self._all
         if len(durations) < LEAST_STAYS:
             return inf
-        return remaining(durations, max(0.0, now - lodging.started), _LIKELY)
+        return remaining(durations, max(0.0, now - deployment.started), _LIKELY)

@@ -100,24 +100,24 @@ def check_id(name: str) -> str:
     return name
 
 
-def check_deploy(lodging: TenantDeployment, others: Iterable[TenantDeployment]) -> None:
+def check_deploy(deployment: TenantDeployment, others: Iterable[TenantDeployment]) -> None:
     """Raises InputError for ids that cannot be names of folders, and ConflictError if a pod belongs to
     another deployment of the same tenant."""
-    if not lodging.request.orders:
+    if not deployment.request.orders:
         raise InputError("a deployment needs at least one pod", place="orders")
-    if not 0 < lodging.request.lease_seconds < float("inf"):
+    if not 0 < deployment.request.lease_seconds < float("inf"):
         raise InputError(
-            f"{lodging.request.lease_seconds:g} is not a positive number of seconds", place="lease_seconds"
+            f"{deployment.request.lease_seconds:g} is not a positive number of seconds", place="lease_seconds"
         )
-    for name in (lodging.id, *lodging.pods):
+    for name in (deployment.id, *deployment.pods):
         check_id(name)
-    if any(order.deployment_id != lodging.id for order in lodging.request.orders):
-        raise InputError(f"an order belongs to another deployment than {lodging.id}", place="orders")
-    if len(set(lodging.pods)) < len(lodging.pods):
+    if any(order.deployment_id != deployment.id for order in deployment.request.orders):
+        raise InputError(f"an order belongs to another deployment than {deployment.id}", place="orders")
+    if len(set(deployment.pods)) < len(deployment.pods):
         raise InputError("two orders are for the same pod", place="orders")
-    _check_amounts(lodging.request)
+    _check_amounts(deployment.request)
     pod_ids = {pod_id for other in others for pod_id in other.pods}
-    for pod_id in lodging.pods:
+    for pod_id in deployment.pods:
         if pod_id in pod_ids:
             raise ConflictError(f"pod {pod_id} belongs to another deployment")
 
@@ -141,12 +141,12 @@ repeated request is recognised, and the last messages of the pods are available.
 
 
 def expired(
-    lodgings: Iterable[TenantDeployment], last_contacts: Mapping[str, float], now: float
+    deployments: Iterable[TenantDeployment], last_contacts: Mapping[str, float], now: float
 ) -> tuple[TenantDeployment, ...]:
     """Returns the deployments whose tenant sent no request for the time of their lease. `last_contacts`
     contains the time of the last request of each tenant. When the farm starts, it treats all tenants as
     connected, because they could not send requests before."""
-    live = (one for one in lodgings if one.state in HAS_ROOM or one.state == TenantDeploymentState.WAITING)
+    live = (one for one in deployments if one.state in HAS_ROOM or one.state == TenantDeploymentState.WAITING)
     return tuple(one for one in live if last_contacts.get(one.tenant, now) + one.request.lease_seconds <= now)
 
 
@@ -158,16 +158,16 @@ def silent(last_contacts: Mapping[str, float], now: float) -> tuple[str, ...]:
 
 
 def expired_results(
-    lodgings: Iterable[TenantDeployment], retain_seconds: float, now: float
+    deployments: Iterable[TenantDeployment], retain_seconds: float, now: float
 ) -> tuple[TenantDeployment, ...]:
     """Returns the deployments whose results were not downloaded in time."""
-    gone = (one for one in lodgings if one.state == TenantDeploymentState.GONE)
+    gone = (one for one in deployments if one.state == TenantDeploymentState.GONE)
     return tuple(one for one in gone if one.since + retain_seconds <= now)
 
 
-def forgotten(lodgings: Iterable[TenantDeployment], now: float) -> tuple[TenantDeployment, ...]:
+def forgotten(deployments: Iterable[TenantDeployment], now: float) -> tuple[TenantDeployment, ...]:
     """Returns the ended deployments whose ids can be deleted."""
-    ended = (one for one in lodgings if one.state == TenantDeploymentState.ENDED)
+    ended = (one for one in deployments if one.state == TenantDeploymentState.ENDED)
     return tuple(one for one in ended if one.since + REMEMBERED_SECONDS <= now)
 
 
@@ -185,28 +185,30 @@ class AttemptRecord:
     checkpoints: str = ""
 
 
-def left_by(works: Iterable[AttemptRecord], lodging: TenantDeployment) -> tuple[AttemptRecord, ...]:
+def left_by(works: Iterable[AttemptRecord], deployment: TenantDeployment) -> tuple[AttemptRecord, ...]:
     """Returns the attempts of the deployment's pods whose results the tenant has not confirmed."""
-    pods = frozenset(lodging.pods)
-    return tuple(work for work in works if work.tenant == lodging.tenant and work.pod_id in pods)
+    pods = frozenset(deployment.pods)
+    return tuple(work for work in works if work.tenant == deployment.tenant and work.pod_id in pods)
 
 
 def left_behind(
-    works: Iterable[AttemptRecord], lodgings: Iterable[TenantDeployment], retain_seconds: float, now: float
+    works: Iterable[AttemptRecord], deployments: Iterable[TenantDeployment], retain_seconds: float, now: float
 ) -> tuple[AttemptRecord, ...]:
     """Returns the attempts whose pod has ended and about which the tenant has sent no request for
     `retain_seconds`. Data that was transferred before its attempt starts is kept as long as the tenant has a
     deployment, because the deployment can wait longer than `retain_seconds`."""
-    since = {(deployment.tenant, pod): deployment.since for deployment in lodgings for pod in deployment.pods}
+    since = {
+        (deployment.tenant, pod): deployment.since for deployment in deployments for pod in deployment.pods
+    }
     live = {
         (deployment.tenant, pod)
-        for deployment in lodgings
+        for deployment in deployments
         if deployment.state in HAS_ROOM
         for pod in deployment.pods
     }
     at_work = {
         deployment.tenant
-        for deployment in lodgings
+        for deployment in deployments
         if deployment.state in HAS_ROOM or deployment.state == TenantDeploymentState.WAITING
     }
     return tuple(

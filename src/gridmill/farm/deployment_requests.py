@@ -28,13 +28,13 @@ def look(farm: Farm, tenant: Tenant) -> FarmStatus:
     shares = farm.settings.gpu_shares
     given = gpu_slots(everybody, nodes, tenant.name, shares) if farm.shares_nodes else {}
     expected = _expected(farm, everybody, nodes)
-    looks = quarters.site.utilization()
+    in_use = quarters.site.utilization()
     return FarmStatus(
         version=farm.version,
         protocol=FARM_PROTOCOL,
         root=str(quarters.root),
         nodes=nodes,
-        utilization={name: replace(look, seats=given.get(name, ())) for name, look in looks.items()},
+        utilization={name: replace(one, seats=given.get(name, ())) for name, one in in_use.items()},
         waiting=len(queue(everybody)),
         queue=queued(everybody, tenant.name, expected.starts),
         future_capacity=expected.openings,
@@ -55,16 +55,16 @@ def deploy(farm: Farm, tenant: Tenant, deployment_id: str, wanted: DeployRequest
         farm.check(tenant)
         everybody = farm.records.all(TenantDeployment)
         number = max((one.number for one in everybody), default=0) + 1
-        lodging = TenantDeployment(
+        deployment = TenantDeployment(
             id=deployment_id, tenant=tenant.name, number=number, request=wanted, since=farm.now()
         )
         mine = [one for one in everybody if one.tenant == tenant.name]
-        check_deploy(lodging, [one for one in mine if one.id != deployment_id])
+        check_deploy(deployment, [one for one in mine if one.id != deployment_id])
         if any(one.id == deployment_id for one in mine):
             return
         if farm.shares_nodes:
-            check_size(lodging, nodes, farm.settings.gpu_shares)
-        farm.records.put(lodging)
+            check_size(deployment, nodes, farm.settings.gpu_shares)
+        farm.records.put(deployment)
     farm.wake()
 
 
@@ -74,12 +74,12 @@ def observe(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> PodReports:
     for pod in pods:
         check_id(pod)
     quarters, everybody = farm.sandbox_of(tenant), farm.records.all(TenantDeployment)
-    lodging_of = {pod: one for one in everybody if one.tenant == tenant.name for pod in one.pods}
+    deployment_by_pod = {pod: one for one in everybody if one.tenant == tenant.name for pod in one.pods}
     waits = _waits(farm, everybody)
-    sights = dict(_before(lodging_of, waits, pods, farm.disk.why_waits(tenant.name)))
-    sights |= _seen(quarters, lodging_of, [pod for pod in pods if pod not in sights])
-    gone = [pod for pod, sight in sights.items() if sight.status == PodStatus.GONE]
-    return PodReports(reports=sights, undelivered=_words(quarters, gone))
+    reports = dict(_before(deployment_by_pod, waits, pods, farm.disk.why_waits(tenant.name)))
+    reports |= _seen(quarters, deployment_by_pod, [pod for pod in pods if pod not in reports])
+    gone = [pod for pod, report in reports.items() if report.status == PodStatus.GONE]
+    return PodReports(reports=reports, undelivered=_words(quarters, gone))
 
 
 def _expected(farm: Farm, everybody: Sequence[TenantDeployment], nodes: Sequence[Node]) -> QueueForecast:
@@ -106,32 +106,35 @@ def _place(ahead: int, seconds: float | None) -> str:
 
 
 def _before(
-    lodging_of: Mapping[str, TenantDeployment], waits: Mapping[int, str], pods: Iterable[str], short: str
+    deployment_by_pod: Mapping[str, TenantDeployment],
+    waits: Mapping[int, str],
+    pods: Iterable[str],
+    short: str,
 ) -> Iterable[tuple[str, PodReport]]:
     """Yields the states of pods that wait for capacity, and of pods that the farm never started."""
     for pod in pods:
-        lodging = lodging_of.get(pod)
-        if lodging is None:
+        deployment = deployment_by_pod.get(pod)
+        if deployment is None:
             yield pod, PodReport(status=PodStatus.GONE, message="the pod was never started")
-        elif lodging.state == TenantDeploymentState.WAITING:
-            position_text = short or waits.get(lodging.number, "next in the queue")
+        elif deployment.state == TenantDeploymentState.WAITING:
+            position_text = short or waits.get(deployment.number, "next in the queue")
             yield (
                 pod,
                 PodReport(status=PodStatus.QUEUED, message=f"waits for room on the farm; {position_text}"),
             )
-        elif lodging.state == TenantDeploymentState.STARTING:
-            why = lodging.message or short
+        elif deployment.state == TenantDeploymentState.STARTING:
+            why = deployment.message or short
             message = f"the pod is starting; {why}" if why else "the pod is starting"
             yield pod, PodReport(status=PodStatus.QUEUED, message=message)
 
 
 def _seen(
-    quarters: TenantSandbox, lodging_of: Mapping[str, TenantDeployment], pods: Sequence[str]
+    quarters: TenantSandbox, deployment_by_pod: Mapping[str, TenantDeployment], pods: Sequence[str]
 ) -> Mapping[str, PodReport]:
     """Returns the states of pods as the site reports them, corrected for pods that the farm has ended."""
     seen = dict(quarters.observe(pods)) if pods else {}
     for pod in pods:
-        why = lodging_of[pod].message
+        why = deployment_by_pod[pod].message
         if why and seen[pod].status == PodStatus.GONE:
             seen[pod] = PodReport(status=PodStatus.GONE, message=why, use=seen[pod].use)
     return seen
@@ -159,9 +162,9 @@ def end(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> None:
     if left and _are_its_last(farm, tenant, wanted):
         # jobs of the tenant can keep the lock of an ended pod open, so that the pod would look alive
         end_processes(tenant.user)
-    for lodging in brought:
-        if lodging not in left or _is_gone(quarters, lodging):
-            settle(farm, lodging, lodging.ended(farm.now()))
+    for deployment in brought:
+        if deployment not in left or _is_gone(quarters, deployment):
+            settle(farm, deployment, deployment.ended(farm.now()))
     farm.wake()
 
 
@@ -178,8 +181,8 @@ def end_pods(
         end_processes(tenant.user, patience_seconds)
 
 
-def _is_gone(quarters: TenantSandbox, lodging: TenantDeployment) -> bool:
-    return all(one.status == PodStatus.GONE for one in quarters.observe(lodging.pods).values())
+def _is_gone(quarters: TenantSandbox, deployment: TenantDeployment) -> bool:
+    return all(one.status == PodStatus.GONE for one in quarters.observe(deployment.pods).values())
 
 
 def _are_its_last(farm: Farm, tenant: Tenant, pods: set[str]) -> bool:
@@ -189,10 +192,10 @@ def _are_its_last(farm: Farm, tenant: Tenant, pods: set[str]) -> bool:
 def _withdraw(farm: Farm, tenant: Tenant, wanted: set[str]) -> None:
     """Removes waiting deployments from the queue."""
     with farm.records.change():
-        for lodging in farm.deployments_of(tenant):
-            if lodging.state == TenantDeploymentState.WAITING and wanted & set(lodging.pods):
-                left = lodging.without(wanted)
-                farm.records.put(left if left.pods else lodging.ended(farm.now()))
+        for deployment in farm.deployments_of(tenant):
+            if deployment.state == TenantDeploymentState.WAITING and wanted & set(deployment.pods):
+                left = deployment.without(wanted)
+                farm.records.put(left if left.pods else deployment.ended(farm.now()))
 
 
 def settle(farm: Farm, before: TenantDeployment, after: TenantDeployment) -> bool:

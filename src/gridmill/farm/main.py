@@ -50,7 +50,7 @@ from gridmill.process_memory import share_memory_areas
 from gridmill.settings import Settings
 
 _LOG = logging.getLogger(__name__)
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 _NOTE_SECONDS = 10.0
 _END_SECONDS = 1.0  # short, because other tenants wait meanwhile; the next tick continues the work
 _CLOSE_SECONDS = 30.0  # pods that were just told to end may need this time
@@ -90,7 +90,7 @@ class TickLoop:
                 _LOG.warning("farm_tick_failed reason=%s", explained(error))
             except Exception:  # noqa: BLE001  the outermost loop: the next tick can succeed
                 _LOG.exception("farm_tick_failed")
-            self._wakeup.wait(LOOK_SECONDS)
+            self._wakeup.wait(POLL_SECONDS)
 
     def tick(self) -> None:
         """Executes one tick of the farm. The process can be killed at any point, because the next tick
@@ -108,8 +108,8 @@ class TickLoop:
         self._bring_up()
         self._clean()
 
-    def _tenant(self, lodging: TenantDeployment) -> Tenant | None:
-        return self._farm.records.find(Tenant, lodging.tenant)
+    def _tenant(self, deployment: TenantDeployment) -> Tenant | None:
+        return self._farm.records.find(Tenant, deployment.tenant)
 
     def _of(self, *states: TenantDeploymentState) -> list[TenantDeployment]:
         return [
@@ -179,14 +179,14 @@ class TickLoop:
         else:
             waiting = [one for one in everybody if one.state == TenantDeploymentState.WAITING]
             admitted = tuple(one.to(TenantDeploymentState.STARTING, farm.now()) for one in waiting)
-        for lodging in admitted:
-            settle(farm, replace(lodging, state=TenantDeploymentState.WAITING), lodging)
-        for lodging in self._of(TenantDeploymentState.STARTING):
-            _isolated(lodging.tenant, partial(self._start, lodging))
+        for deployment in admitted:
+            settle(farm, replace(deployment, state=TenantDeploymentState.WAITING), deployment)
+        for deployment in self._of(TenantDeploymentState.STARTING):
+            _isolated(deployment.tenant, partial(self._start, deployment))
 
-    def _is_held(self, lodging: TenantDeployment) -> bool:
-        return lodging.state == TenantDeploymentState.WAITING and bool(
-            self._farm.disk.why_over(lodging.tenant)
+    def _is_held(self, deployment: TenantDeployment) -> bool:
+        return deployment.state == TenantDeploymentState.WAITING and bool(
+            self._farm.disk.why_over(deployment.tenant)
         )
 
     def _evict_caches(self) -> bool:
@@ -213,30 +213,32 @@ class TickLoop:
         why = self._farm.disk.why_over(tenant.name, OVER_SECONDS)
         if not why:
             return
-        for lodging in self._of(*HAS_ROOM):
-            if lodging.tenant == tenant.name:
-                _LOG.warning("tenant_above_limit deployment=%s reason=%s", lodging.id, why)
-                self._tear_down(lodging, why)
+        for deployment in self._of(*HAS_ROOM):
+            if deployment.tenant == tenant.name:
+                _LOG.warning("tenant_above_limit deployment=%s reason=%s", deployment.id, why)
+                self._tear_down(deployment, why)
 
-    def _start(self, lodging: TenantDeployment) -> None:
-        tenant = self._tenant(lodging)
+    def _start(self, deployment: TenantDeployment) -> None:
+        tenant = self._tenant(deployment)
         if tenant is None:
             return
         self._still.discard(tenant.name)
         try:
-            self._farm.sandbox_of(tenant).bring_up(orders(lodging))
+            self._farm.sandbox_of(tenant).bring_up(orders(deployment))
         except (GridmillError, OSError) as error:
-            _LOG.warning("bring_up_failed deployment=%s reason=%s", lodging.id, error)
+            _LOG.warning("bring_up_failed deployment=%s reason=%s", deployment.id, error)
             if is_full(error):
                 why = f"no pod could be started: {self._farm.disk.room.explain(tenant.name)}"
                 # kept with the reason, because the disk may get space: the next tick tries again
-                settle(self._farm, lodging, replace(lodging, message=why))
+                settle(self._farm, deployment, replace(deployment, message=why))
                 return
             why = explained(error) if isinstance(error, GridmillError) else str(error)
-            self._tear_down(lodging, why)  # some pods of the deployment may have started, so they have to end
+            self._tear_down(
+                deployment, why
+            )  # some pods of the deployment may have started, so they have to end
         else:
-            if not settle(self._farm, lodging, lodging.to(TenantDeploymentState.UP, self._farm.now())):
-                self._tear_down(lodging, "")  # the deployment was ended while its pods were being started
+            if not settle(self._farm, deployment, deployment.to(TenantDeploymentState.UP, self._farm.now())):
+                self._tear_down(deployment, "")  # the deployment was ended while its pods were being started
 
     def _mark_ended(self, tenant: Tenant) -> None:
         """Releases the capacity of deployments whose pods have ended by themselves."""
@@ -244,18 +246,18 @@ class TickLoop:
         if not mine:
             return
         seen = self._farm.sandbox_of(tenant).observe([pod for one in mine for pod in one.pods])
-        for lodging in mine:
-            if all(seen[pod].status == PodStatus.GONE for pod in lodging.pods):
-                settle(self._farm, lodging, lodging.to(TenantDeploymentState.GONE, self._farm.now()))
-                self._release(lodging)
+        for deployment in mine:
+            if all(seen[pod].status == PodStatus.GONE for pod in deployment.pods):
+                settle(self._farm, deployment, deployment.to(TenantDeploymentState.GONE, self._farm.now()))
+                self._release(deployment)
 
-    def _release(self, lodging: TenantDeployment) -> None:
+    def _release(self, deployment: TenantDeployment) -> None:
         """Releases the inputs of pods that have ended."""
-        tenant = self._tenant(lodging)
+        tenant = self._tenant(deployment)
         if tenant is not None:
-            for work in left_by(self._farm.records.all(AttemptRecord), lodging):
+            for work in left_by(self._farm.records.all(AttemptRecord), deployment):
                 self._farm.sandbox_of(tenant).files.delete_draft(work.attempt_id)
-            self._farm.sandbox_of(tenant).clear(lodging.pods)
+            self._farm.sandbox_of(tenant).clear(deployment.pods)
 
     def _end_strays(self, tenant: Tenant) -> None:
         """Ends all processes of a tenant that has no deployment with capacity, whatever the files of its
@@ -275,62 +277,62 @@ class TickLoop:
 
     def _end_expired(self) -> None:
         farm = self._farm
-        for lodging in expired(farm.records.all(TenantDeployment), farm.last_contacts, farm.now()):
-            silent = show_seconds(lodging.request.lease_seconds)
-            _LOG.warning("lease_ended tenant=%s deployment=%s", lodging.tenant, lodging.id)
+        for deployment in expired(farm.records.all(TenantDeployment), farm.last_contacts, farm.now()):
+            silent = show_seconds(deployment.request.lease_seconds)
+            _LOG.warning("lease_ended tenant=%s deployment=%s", deployment.tenant, deployment.id)
             why = f"the tenant sent no request for {silent}"
-            _isolated(lodging.tenant, partial(self._tear_down, lodging, why))
+            _isolated(deployment.tenant, partial(self._tear_down, deployment, why))
 
-    def _tear_down(self, lodging: TenantDeployment, why: str) -> None:
-        tenant = self._tenant(lodging)
-        if tenant is not None and lodging.state != TenantDeploymentState.WAITING:
-            end_pods(self._farm, tenant, lodging.pods, _END_SECONDS)
-        settle(self._farm, lodging, lodging.to(TenantDeploymentState.GONE, self._farm.now(), why))
-        self._release(lodging)
+    def _tear_down(self, deployment: TenantDeployment, why: str) -> None:
+        tenant = self._tenant(deployment)
+        if tenant is not None and deployment.state != TenantDeploymentState.WAITING:
+            end_pods(self._farm, tenant, deployment.pods, _END_SECONDS)
+        settle(self._farm, deployment, deployment.to(TenantDeploymentState.GONE, self._farm.now(), why))
+        self._release(deployment)
 
     def _clean(self) -> None:
         farm, now = self._farm, self._farm.now()
-        for lodging in expired_results(farm.records.all(TenantDeployment), self._retain_seconds, now):
-            _isolated(lodging.tenant, partial(self._record_loss, lodging, now))
-        lodgings = farm.records.all(TenantDeployment)
-        for work in left_behind(farm.records.all(AttemptRecord), lodgings, self._retain_seconds, now):
+        for deployment in expired_results(farm.records.all(TenantDeployment), self._retain_seconds, now):
+            _isolated(deployment.tenant, partial(self._record_loss, deployment, now))
+        deployments = farm.records.all(TenantDeployment)
+        for work in left_behind(farm.records.all(AttemptRecord), deployments, self._retain_seconds, now):
             _LOG.info("abandoned_attempt_removed tenant=%s attempt=%s", work.tenant, work.attempt_id)
             _isolated(work.tenant, partial(self._delete_attempt, work))
-        for lodging in forgotten(farm.records.all(TenantDeployment), now):
-            _isolated(lodging.tenant, partial(self._remove, lodging))
-            farm.records.remove(lodging)
+        for deployment in forgotten(farm.records.all(TenantDeployment), now):
+            _isolated(deployment.tenant, partial(self._remove, deployment))
+            farm.records.remove(deployment)
         farm.records.remove(*obsolete_losses(farm.records.all(LostResults), now))
 
-    def _record_loss(self, lodging: TenantDeployment, now: float) -> None:
+    def _record_loss(self, deployment: TenantDeployment, now: float) -> None:
         """Deletes results that were not downloaded in time. If results were deleted, the loss is recorded.
         The record of the loss is written before the deletion, so a crash in between can only report the loss
         twice."""
         records = self._farm.records
-        left = left_by(records.all(AttemptRecord), lodging)
+        left = left_by(records.all(AttemptRecord), deployment)
         if any(work.uri for work in left):
-            _LOG.warning("results_lost tenant=%s deployment=%s", lodging.tenant, lodging.id)
-            records.put(self._loss(lodging, left, now))
+            _LOG.warning("results_lost tenant=%s deployment=%s", deployment.tenant, deployment.id)
+            records.put(self._loss(deployment, left, now))
         for work in left:
             self._delete_attempt(work)
-        self._remove(lodging)
-        loss = records.find(LostResults, f"{lodging.tenant}/{lodging.id}")
-        records.put(lodging.ended(now, loss.message if loss is not None else ""))
+        self._remove(deployment)
+        loss = records.find(LostResults, f"{deployment.tenant}/{deployment.id}")
+        records.put(deployment.ended(now, loss.message if loss is not None else ""))
 
-    def _loss(self, lodging: TenantDeployment, left: Sequence[AttemptRecord], now: float) -> LostResults:
+    def _loss(self, deployment: TenantDeployment, left: Sequence[AttemptRecord], now: float) -> LostResults:
         kept = show_seconds(self._retain_seconds)
         names = ", ".join(work.attempt_id for work in left if work.uri)
         message = f"the results of {names} on the farm were not downloaded within {kept} and are deleted"
-        return LostResults(deployment=lodging.id, tenant=lodging.tenant, time=now, message=message)
+        return LostResults(deployment=deployment.id, tenant=deployment.tenant, time=now, message=message)
 
     def _delete_attempt(self, work: AttemptRecord) -> None:
         tenant = self._farm.records.find(Tenant, work.tenant)
         if tenant is not None:
             self._farm.sandbox_of(tenant).files.delete_attempt(work.attempt_id)
 
-    def _remove(self, lodging: TenantDeployment) -> None:
-        tenant = self._tenant(lodging)
+    def _remove(self, deployment: TenantDeployment) -> None:
+        tenant = self._tenant(deployment)
         if tenant is not None:
-            self._farm.sandbox_of(tenant).remove(lodging.pods)
+            self._farm.sandbox_of(tenant).remove(deployment.pods)
 
     def _end_revoked(self, tenant: Tenant) -> None:
         """Ends the pods of a revoked tenant and deletes its files. After the files are deleted, another
@@ -388,20 +390,20 @@ def is_full(error: BaseException | None) -> bool:
     return False
 
 
-def orders(lodging: TenantDeployment) -> tuple[PodOrder, ...]:
+def orders(deployment: TenantDeployment) -> tuple[PodOrder, ...]:
     """Returns the orders of the pods as the site gets them, with the node, the GPUs, and the time for which
     a pod runs without contact to the farm. After that time, the tenant assumes that the pod has ended."""
-    berths = {berth.pod_id: berth for berth in lodging.placements}
+    placements = {placement.pod_id: placement for placement in deployment.placements}
 
-    def berthed(given: PodOrder) -> PodOrder:
-        order = replace(given, lease_seconds=lodging.request.lease_seconds)
-        berth = berths.get(order.pod_id)
-        if berth is None:
+    def placed_order(given: PodOrder) -> PodOrder:
+        order = replace(given, lease_seconds=deployment.request.lease_seconds)
+        placement = placements.get(order.pod_id)
+        if placement is None:
             return order
-        gpus = ",".join(map(str, berth.gpus))
-        return replace(order, node=berth.node, settings={**order.settings, "gpus": gpus})
+        gpus = ",".join(map(str, placement.gpus))
+        return replace(order, node=placement.node, settings={**order.settings, "gpus": gpus})
 
-    return tuple(berthed(order) for order in lodging.request.orders)
+    return tuple(placed_order(order) for order in deployment.request.orders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

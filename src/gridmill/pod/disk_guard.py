@@ -21,7 +21,7 @@ from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.storage_uri import below
 from gridmill.domain.usage import DiskSpace
 
-LOOK_SECONDS = 0.25
+CHECK_SECONDS = 0.25
 """The number of seconds between two measurements of the free space."""
 _JUST_SECONDS = 1.0
 _STEP_ENTRIES = 1000
@@ -107,7 +107,7 @@ class PodDiskGuard:
     def _spaces(self, root: str, now: float) -> tuple[DiskSpace, ...]:
         """Returns the free space of the home and of the storage root, measured at most a moment ago."""
         then, spaces = self._known.get(root, (float("-inf"), ()))
-        if now - then >= LOOK_SECONDS:
+        if now - then >= CHECK_SECONDS:
             places = {"home": self._home, "storage root": Path(root)}
             found = (self._space(place, path) for place, path in places.items())
             spaces = tuple(space for space in found if space is not None)
@@ -126,7 +126,7 @@ class PodDiskGuard:
         attempt whether its disk has too little space."""
         if now < self.due:
             return []
-        self.due = now + LOOK_SECONDS
+        self.due = now + CHECK_SECONDS
         living = [disk for disk in disks if disk.ended_for is None]
         critical: list[tuple[int, DiskSpace, AttemptDisk]] = []
         over = []

@@ -225,7 +225,7 @@ def _show_unpacking(folder: Path, progress: PipProgress, over: threading.Event) 
     """Shows the number of unpacked packages until `over` is set, because pip prints nothing while it
     unpacks."""
     before = _packages_in(folder)
-    while not over.wait(_LOOK_SECONDS):
+    while not over.wait(_POLL_SECONDS):
         if progress.unpacking:
             done = min(progress.unpacking, _packages_in(folder) - before)
             _show(f"pip install, unpacking ({done} of {show_count(progress.unpacking, 'package')})")
@@ -235,7 +235,7 @@ def _packages_in(folder: Path) -> int:
     return sum(1 for _ in folder.glob("lib/python*/site-packages/*.dist-info"))
 
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _COLLECTING = re.compile(r"\s*Collecting ([A-Za-z0-9._-]+)")
 _LOADING = re.compile(
     r"(?:Downloading|Using cached|Processing)\s(?:\S*/)?([A-Za-z0-9._]+)-[^/\s]*\.(?:whl|tar\.gz|zip)(?=\s|$)"

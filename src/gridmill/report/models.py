@@ -351,15 +351,15 @@ def _scatter(details: Mapping[str, Any]) -> str:
     pad = (max(values) - min(values)) * 0.04 or 1.0
     low, high = min(values) - pad, max(values) + pad
     scale = Scale(low=(low, low), high=(high, high))
-    marks = ticks(low, high, 5)
-    texts = tick_texts(marks)
+    positions = ticks(low, high, 5)
+    texts = tick_texts(positions)
     corners = f"{scale.place((low, low))} {scale.place((high, high))}"
     diagonal = f'<polyline class="line c2 dashed" points="{corners}"/>'
     dots = [dot(scale, point, "") for point in points]
     return figure(
         [diagonal, *dots],
-        x_labels=[(scale.across(x), text) for x, text in zip(marks, texts, strict=True)],
-        y_labels=[(scale.down(y), text) for y, text in zip(marks, texts, strict=True)],
+        x_labels=[(scale.across(x), text) for x, text in zip(positions, texts, strict=True)],
+        y_labels=[(scale.down(y), text) for y, text in zip(positions, texts, strict=True)],
         axes=Axes(x="truth", y="prediction"),
         legend=[(f"{len(points):,} rows", "c1 dots"), ("prediction = truth", "c2 dashed")],
     )

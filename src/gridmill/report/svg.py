@@ -164,7 +164,7 @@ def figure(
 ) -> str:
     """Return a plot of the SVG `parts`, with labels at fractions of its width and height, titles, and a
     legend of names and CSS classes."""
-    names = "".join(f'<li><span class="key {look}"></span>{escape(name)}</li>' for name, look in legend)
+    names = "".join(f'<li><span class="key {style}"></span>{escape(name)}</li>' for name, style in legend)
     across = "".join(_label(share, index, text) for index, (share, text) in enumerate(x_labels))
     up = "".join(f'<span style="top:{share:.1%}">{escape(text)}</span>' for share, text in y_labels)
     title = escape(f"{axes.y or 'values'} by {axes.x}" if axes.x else axes.y or "chart")
@@ -456,17 +456,17 @@ def _edge_points(need: str, name: str, at: Mapping[Slot, Point], depth: Mapping[
     """Return the points of an edge, from the right side of a box, along its lanes, to the left side of the
     other box."""
     x, y = at[need, depth[need]]
-    way = [(x + _GRAPH_WIDTH, y + _GRAPH_HEIGHT / 2)]
+    path = [(x + _GRAPH_WIDTH, y + _GRAPH_HEIGHT / 2)]
     for column in range(depth[need] + 1, depth[name]):
         x, y = at[need, column]
-        way += [(x, y + _LANE / 2), (x + _GRAPH_WIDTH, y + _LANE / 2)]
+        path += [(x, y + _LANE / 2), (x + _GRAPH_WIDTH, y + _LANE / 2)]
     x, y = at[name, depth[name]]
-    return [*way, (x, y + _GRAPH_HEIGHT / 2)]
+    return [*path, (x, y + _GRAPH_HEIGHT / 2)]
 
 
-def _edge(way: Sequence[Point]) -> str:
+def _edge(edge_points: Sequence[Point]) -> str:
     """Return the SVG path of an edge: curves between columns, straight lines along lanes."""
-    (x, y), *points = way
+    (x, y), *points = edge_points
     path = [f"M{x},{y}"]
     for index, (x2, y2) in enumerate(points):
         middle = (x + x2) / 2

@@ -15,7 +15,7 @@ from gridmill.errors import GridmillError, UnreachedError, explained
 _AGAIN_SECONDS = 0.2
 """The interval in seconds at which a stopping run is checked, and is stopped again if the first stop
 failed."""
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _CALLS_SECONDS = 10.0
 """The number of seconds that running calls have when the control node ends."""
 
@@ -195,7 +195,7 @@ class Attendance:
             with self._changed:
                 if not (self.stays or self._held or self._clients or self._to_stop):
                     break
-                self._changed.wait(_AGAIN_SECONDS if self._to_stop else _LOOK_SECONDS)
+                self._changed.wait(_AGAIN_SECONDS if self._to_stop else _POLL_SECONDS)
         self.end()
 
     def _stop_runs(self) -> None:

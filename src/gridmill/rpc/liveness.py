@@ -17,21 +17,21 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import HungNodeError
 from gridmill.rpc.protocol import readable
 
-LOOK_SECONDS = 1.9
+CHECK_SECONDS = 1.9
 """The time in seconds between two checks of a process. A process is treated as hung after two checks without
 progress."""
 PATIENCE_SECONDS = 7.5
 """A process that cannot be observed is treated as hung if it does not answer any request for this number of
 seconds. Even a busy process answers the shortest request much faster, because its server needs no thread and
 no lock for this answer."""
-_LOOKS = 2
+_CHECKS = 2
 _STOPPED = "Tt"
 _LOOPBACK = ("127.", "::1")
 _LISTENS = "0A"  # /proc/net/tcp shows this state for a listening socket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessLook:
+class ProcessState:
     """The state of a process (a letter, as `ps` shows it), and the processor time that the process has
     used."""
 
@@ -44,12 +44,12 @@ class ProcessLook:
         return self.state in _STOPPED
 
 
-def look_at(pid: int) -> ProcessLook | None:
+def observe_process(pid: int) -> ProcessState | None:
     """Returns the current state of the process, or None if there is no process or if the system does not
     show its state."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return ProcessLook(state=fields[0], ticks=int(fields[11]) + int(fields[12]))
+        return ProcessState(state=fields[0], ticks=int(fields[11]) + int(fields[12]))
     except (OSError, ValueError, IndexError):
         return None
 
@@ -70,17 +70,17 @@ def wait_for_answer(
     seconds = sock.gettimeout()
     until = None if seconds is None else time.monotonic() + seconds
     if not pid:
-        if sock.fileno() in readable(sock, milliseconds=int(1000 * LOOK_SECONDS / 5)):
+        if sock.fileno() in readable(sock, milliseconds=int(1000 * CHECK_SECONDS / 5)):
             return
         pid = listener_of(sock)
-    before, still, silent_since = look_at(pid), 0, time.monotonic()
-    while sock.fileno() not in readable(sock, milliseconds=int(1000 * LOOK_SECONDS)):
-        now = look_at(pid)
+    before, still, silent_since = observe_process(pid), 0, time.monotonic()
+    while sock.fileno() not in readable(sock, milliseconds=int(1000 * CHECK_SECONDS)):
+        now = observe_process(pid)
         if now is None and pid:
             return  # not hung: the process has ended, and the socket reports that
         if now is not None:
-            still = still + 1 if _stands_still(before, now) else 0
-            is_hung = still >= _LOOKS and (now.stopped or not answers(False))
+            still = still + 1 if _is_idle(before, now) else 0
+            is_hung = still >= _CHECKS and (now.stopped or not answers(False))
         else:  # without a look at the process, which may be busy, only an answer shows that it lives
             if answers(True):
                 silent_since = time.monotonic()
@@ -133,14 +133,14 @@ def _has_one_of(pid: int, sockets: Collection[str]) -> bool:
     return False
 
 
-def _stands_still(before: ProcessLook | None, now: ProcessLook) -> bool:
+def _is_idle(before: ProcessState | None, now: ProcessState) -> bool:
     return now.stopped or (before is not None and now.ticks == before.ticks and now.state != "R")
 
 
-def hung(pid: int, where: str, look: ProcessLook | None = None) -> HungNodeError:
+def hung(pid: int, where: str, state: ProcessState | None = None) -> HungNodeError:
     """Returns the error for a hung control node."""
     who = f"the control node at {where}" + (f" (process {pid})" if pid else "")
-    if look is not None and look.stopped:
+    if state is not None and state.stopped:
         message, first = f"{who} is hung: it is stopped", f"To continue it, run `kill -CONT {pid}`. "
     else:
         message, first = f"{who} is hung: it is running and does not answer", ""

@@ -192,12 +192,12 @@ def _why_not_brought_up(snapshot: Snapshot, resource: Resource, demand: Demand) 
     if not site.nodes:
         return f"site {site.name} has no nodes now"
     needed = max(resource.memory_bytes or 0, demand.memory_bytes)
-    asked = Amounts(
+    claimed = Amounts(
         cpus=max(resource.cpus or 0.0, demand.cpus or 0.0), memory_bytes=needed, gpus=gpus_of(resource)
     )
-    if not fits_now(snapshot, site.name, asked):
+    if not fits_now(snapshot, site.name, claimed):
         return (
-            f"needs {show(asked)} for `{resource.name}`: no node of site {site.name} with so much is"
+            f"needs {show(claimed)} for `{resource.name}`: no node of site {site.name} with so much is"
             f" available now"
         )
     nodes = snapshot.places.nodes[site.name]
@@ -212,7 +212,7 @@ def _why_not_brought_up(snapshot: Snapshot, resource: Resource, demand: Demand) 
     if most >= needed:
         if (
             demand.workers > 1
-            and (places := _places_to_come(nodes, resource, asked, demand)) < demand.workers
+            and (places := _places_to_come(nodes, resource, claimed, demand)) < demand.workers
         ):
             has = f"site {site.name} has room for {places}"
             return f"needs room for {demand.workers} workers at once; {has}"

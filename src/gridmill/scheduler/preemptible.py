@@ -6,7 +6,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from gridmill.domain.job import JobSize
-from gridmill.domain.ordering import alone_seconds, due, expected_left, next_look, work
+from gridmill.domain.ordering import alone_seconds, due, expected_left, next_check_seconds, work
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.states import AttemptState
 from gridmill.scheduler.forecast import lasted
@@ -93,6 +93,6 @@ def _running(snapshot: Snapshot, job_run: JobRun, attempts: Sequence[Attempt], n
         places=places,
         urgent_from=begun + alone_seconds(job_run.interruptions, urgent=True),
         alone_until=begun + alone_seconds(job_run.interruptions),
-        look_at=now + next_look(attained) - attained,
+        look_at=now + next_check_seconds(attained) - attained,
         attempts=tuple(attempts),
     )

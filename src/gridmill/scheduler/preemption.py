@@ -189,8 +189,8 @@ def _choose(
         return _least(slots, demand, wanting, running)
     here = (name for name in sorted(slots) if demand.node in ("", slots[name].whole.node))
     on = _by_pod(running)
-    ways = (_least({name: slots[name]}, demand, wanting, on[name]) for name in here if name in on)
-    return min((way for way in ways if way), key=_cost, default=[])
+    choices = (_least({name: slots[name]}, demand, wanting, on[name]) for name in here if name in on)
+    return min((preempted for preempted in choices if preempted), key=_cost, default=[])
 
 
 def _until_within(
@@ -250,8 +250,8 @@ def _by_pod(running: Sequence[PreemptibleJob]) -> Mapping[str, list[PreemptibleJ
     return on
 
 
-def _cost(way: Sequence[PreemptibleJob]) -> tuple[int, float, str]:
-    return len(way), -min(one.due for one in way), way[0].id
+def _cost(preempted: Sequence[PreemptibleJob]) -> tuple[int, float, str]:
+    return len(preempted), -min(one.due for one in preempted), preempted[0].id
 
 
 def _least(

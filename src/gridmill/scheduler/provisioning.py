@@ -190,12 +190,12 @@ def _find_node(
     explicit = exactly or resource.memory_bytes is not None
     least = wish.memory_bytes if explicit else demand.memory_bytes
     names = nodes.candidates(wish.memory_bytes, least, wish.gpus)
-    aside = draft.excluded_nodes(lane) if not demand.node else ()
+    excluded = draft.excluded_nodes(lane) if not demand.node else ()
     for name in _willing_first(names, draft.refusing_nodes.get(lane.name, ())):
         free = nodes.free(name)
         if demand.node not in ("", name) or (site, name) in draft.reserved or free.gpus < wish.gpus:
             continue
-        if name in aside:
+        if name in excluded:
             continue
         if free.cpus + 1e-9 < (wish.cpus if exactly else _least_cpus(draft, lane, demand, name)):
             continue

@@ -241,7 +241,8 @@ def _fitted(trials: Sequence[WorkMeasurement], free: tuple[Direction, ...]) -> _
         if solved is None or min(solved) < 0:
             continue
         alone, queue, pairs = (
-            sum(value * way[at] for value, way in zip(solved, some, strict=True)) for at in range(3)
+            sum(value * direction[at] for value, direction in zip(solved, some, strict=True))
+            for at in range(3)
         )
         if queue <= alone:
             parameters = (alone, queue, pairs)
@@ -279,8 +280,8 @@ def _bounded(free: tuple[Direction, ...]) -> list[tuple[Direction, ...]]:
     return [(*line, *pair) for line in lines for pair in pairs]
 
 
-def _grows(gradient: tuple[float, float, float], way: Direction) -> float:
-    return sum(x * y for x, y in zip(gradient, way, strict=True))
+def _grows(gradient: tuple[float, float, float], direction: Direction) -> float:
+    return sum(x * y for x, y in zip(gradient, direction, strict=True))
 
 
 def _weight(trial: WorkMeasurement) -> float:
@@ -301,7 +302,7 @@ def _error(
 
 def _normal(
     trials: Sequence[WorkMeasurement],
-    ways: Sequence[Direction],
+    directions: Sequence[Direction],
     gradients: Sequence[tuple[float, float, float]] | None = None,
 ) -> Matrix:
     grown = gradients or [terms(trial.workers) for trial in trials]
@@ -309,15 +310,18 @@ def _normal(
     return [
         [
             sum(w * _grows(gradient, row) * _grows(gradient, column) for w, gradient in weighted)
-            for column in ways
+            for column in directions
         ]
-        for row in ways
+        for row in directions
     ]
 
 
-def _least_squares(trials: Sequence[WorkMeasurement], ways: Sequence[Direction]) -> list[float] | None:
-    right = [sum(_weight(t) * _grows(terms(t.workers), way) * t.work_seconds for t in trials) for way in ways]
-    inverse = invert(_normal(trials, ways))
+def _least_squares(trials: Sequence[WorkMeasurement], directions: Sequence[Direction]) -> list[float] | None:
+    right = [
+        sum(_weight(t) * _grows(terms(t.workers), direction) * t.work_seconds for t in trials)
+        for direction in directions
+    ]
+    inverse = invert(_normal(trials, directions))
     if inverse is None:
         return None
     return [sum(x * y for x, y in zip(row, right, strict=True)) for row in inverse]

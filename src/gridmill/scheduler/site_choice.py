@@ -113,22 +113,23 @@ ROUND_TRIPS = 4
 MOST_STAGED = 200
 
 
-def learned(way: Route, carriage: AttemptTransfers, versions: Iterable[str] = ()) -> Route:
+def learned(route: Route, carriage: AttemptTransfers, versions: Iterable[str] = ()) -> Route:
     """Return the route after the transfers of one more attempt. After these transfers, the site has the
     versions `versions`."""
     fresh = tuple(dict.fromkeys(versions))
-    kept = tuple(one for one in way.staged if one not in fresh)
-    before = way.rates(carriage.staging)
+    kept = tuple(one for one in route.staged if one not in fresh)
+    before = route.rates(carriage.staging)
     upload, download = _learned(before.upload, carriage.upload), _learned(before.download, carriage.download)
     if carriage.staging == Staging.DIRECT:
-        way = replace(way, upload=upload, download=download)
+        route = replace(route, upload=upload, download=download)
     elif upload or download:
-        way = replace(
-            way, others={**way.others, str(carriage.staging): TransferRates(upload=upload, download=download)}
+        route = replace(
+            route,
+            others={**route.others, str(carriage.staging): TransferRates(upload=upload, download=download)},
         )
     return replace(
-        way,
-        round_trip_seconds=_first(carriage.round_trip_seconds, way.round_trip_seconds),
+        route,
+        round_trip_seconds=_first(carriage.round_trip_seconds, route.round_trip_seconds),
         staged=(*kept, *fresh)[-MOST_STAGED:],
     )
 
@@ -190,8 +191,8 @@ def transfer_estimate(
     transferred."""
     if site.kind not in ELSEWHERE:
         return None
-    way = site.route or Route()
-    paces = way.rates(staging)
+    route = site.route or Route()
+    paces = route.rates(staging)
     sizes = [_missing_bytes(reading, site.name, sites) for reading in readings]
     upload_bytes = None if None in sizes else sum(size or 0 for size in sizes)
     whole = sum(reading.size_bytes or 0 for reading in readings)
@@ -199,13 +200,13 @@ def transfer_estimate(
         upload_bytes=upload_bytes,
         upload_seconds=None
         if upload_bytes is None
-        else transfer_seconds(paces.upload, way.round_trip_seconds, upload_bytes),
+        else transfer_seconds(paces.upload, route.round_trip_seconds, upload_bytes),
         reused_bytes=0 if upload_bytes is None else max(0, whole - upload_bytes),
         download_bytes=back_bytes,
         download_seconds=(
             None
             if back_bytes is None
-            else transfer_seconds(paces.download, way.round_trip_seconds, back_bytes)
+            else transfer_seconds(paces.download, route.round_trip_seconds, back_bytes)
         ),
         upload_bytes_per_second=_rate(paces.upload),
         download_bytes_per_second=_rate(paces.download),

@@ -157,13 +157,13 @@ class Connected:
     def _ask_once(self, question: Callable[[Grid], T]) -> T:
         """Make a call that must not be repeated. The next control node is called only if the call was not
         sent to the control node that ended."""
-        return self._ask_the_next(question, lambda asked, error: isinstance(error, UnreachedError))
+        return self._ask_the_next(question, lambda connection, error: isinstance(error, UnreachedError))
 
     def _ask_again(self, question: Callable[[Grid], T]) -> T:
         """Make a call that can be repeated. The next control node is called also if the control node that
         ended gave no answer."""
         return self._ask_the_next(
-            question, lambda asked, error: isinstance(error, UnreachedError) or asked.has_ended()
+            question, lambda connection, error: isinstance(error, UnreachedError) or connection.has_ended()
         )
 
     def _ask_the_next(

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError, UnavailableError, UnreachedError
 from gridmill.rpc import liveness
-from gridmill.rpc.liveness import hung, look_at, wait_for_answer
+from gridmill.rpc.liveness import hung, observe_process, wait_for_answer
 
 TIMEOUT_SECONDS = 60.0
 _CONNECT_SECONDS, PROBE_SECONDS = 4.5, 3.0
@@ -85,7 +85,7 @@ class Connections:
         try:
             made.connect()
         except TimeoutError as error:  # a timeout means that a process listens, but accepts no connection
-            raise hung(self.pid, self.where, look_at(self.pid)) from error
+            raise hung(self.pid, self.where, observe_process(self.pid)) from error
         except (OSError, HTTPException) as error:
             raise UnreachedError(self._silence(error), hint=_UP) from error
         made.sock.settimeout(TIMEOUT_SECONDS)

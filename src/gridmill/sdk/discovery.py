@@ -26,7 +26,7 @@ _TURN_SECONDS = 120.0
 """The time in seconds for which this process waits while another process starts a control node."""
 _STARTS = 3
 """The number of attempts to start a control node, if it does not answer or is killed immediately."""
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _COMMAND_CHARACTERS = 200
 
 
@@ -162,7 +162,7 @@ def _started(settings: Settings, attends: Collection[str]) -> ClientLink:
             raise HomeInUseError(
                 message, hint="Stop that process (`gridmill up` or another command), and retry."
             )
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _start(settings: Settings, attends: Collection[str]) -> ClientLink | None:

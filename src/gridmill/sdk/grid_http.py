@@ -74,10 +74,10 @@ def quoted(name: str) -> str:
     return quote(name, safe="/@") if "/" in name else quote(name, safe="@")
 
 
-def _query(asked: Mapping[str, Any]) -> str:
+def _query(arguments: Mapping[str, Any]) -> str:
     """Return the query string of a request. Arguments that are None are left out, and truth values are
     written as `true` and `false`."""
-    given = {name: value for name, value in asked.items() if value is not None}
+    given = {name: value for name, value in arguments.items() if value is not None}
     worded = {name: str(one).lower() if isinstance(one, bool) else one for name, one in given.items()}
     return f"?{urlencode(worded, doseq=True)}" if worded else ""
 

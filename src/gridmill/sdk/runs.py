@@ -338,7 +338,7 @@ class RunVerbs(Connected):
         while True:
             view = self._looked_again(view) if follow else view
             over = not follow or view.run.state in FINISHED_RUNS
-            look = partial(
+            request = partial(
                 _logs_of,
                 run_id=view.run.id,
                 job=job,
@@ -349,7 +349,7 @@ class RunVerbs(Connected):
                 search=search,
                 wait_seconds=0.0 if over else _LOG_WAIT_SECONDS,
             )
-            page = self._ask(look)
+            page = self._ask(request)
             yield from page
             after, tail = (page[-1].id, None) if page else (after, tail)
             if over and not page:
@@ -420,8 +420,8 @@ def _page(
     return lambda grid: grid.events(run_id, job=job, after=after, limit=_PAGE, wait_seconds=wait)
 
 
-def _logs_of(grid: Grid, **asked: Any) -> tuple[LogEntry, ...]:  # noqa: ANN401  as the use case has them
-    return grid.logs(**asked)
+def _logs_of(grid: Grid, **arguments: Any) -> tuple[LogEntry, ...]:  # noqa: ANN401  as the use case has them
+    return grid.logs(**arguments)
 
 
 def _says_end(events: tuple[Event, ...]) -> bool:

@@ -20,7 +20,7 @@ from gridmill.sites.process_table import (
 
 _PROC = Path("/proc")
 _SECONDS = 0.25
-_LOOKS = 3
+_CHECKS = 3
 """A process is assumed to need a CPU if it is ready to run at each of four moments in time."""
 _GPU_SECONDS = 10.0
 _MIB = 2**20
@@ -39,8 +39,8 @@ def look_at_machine(
     """
     first = _look(rays=rays)
     waiting = {pid for pid in first.owners if first.table[pid].runs}
-    for _ in range(_LOOKS):
-        time.sleep(seconds / _LOOKS)
+    for _ in range(_CHECKS):
+        time.sleep(seconds / _CHECKS)
         waiting = {pid for pid in waiting if (now := read_one(pid)) is not None and now.runs}
     second = _look(rays=rays)
     passed = [os.sysconf("SC_CLK_TCK") * (then - now) for now, then in zip(first.at, second.at, strict=True)]

@@ -21,7 +21,7 @@ from gridmill.sites.machine import free_bytes
 from gridmill.sites.process_table import below, read_table
 
 _MODULES = ((b"-m", b"gridmill.pod"), (b"-m", b"gridmill.pod.standby"))
-LOOK_SECONDS, KNOWN_SECONDS = 10.0, 60.0
+SAMPLE_SECONDS, KNOWN_SECONDS = 10.0, 60.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -128,7 +128,7 @@ class MemoryWatch:
         until the machine has enough memory again."""
         if now < self._due:
             return
-        self._due, self._looked = now + LOOK_SECONDS, now
+        self._due, self._looked = now + SAMPLE_SECONDS, now
         found = overbooked(self._home)
         self._problem = (self._problem or found) if found else ""
 

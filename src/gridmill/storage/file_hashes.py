@@ -88,10 +88,10 @@ class SourceHashes:
 
 def _content(cache: HashCache, file: FileStat) -> str:
     """Returns the hash of the content, computed in the same way as in a sink job (`jobs.sink.files`)."""
-    look = _FileState(
+    state = _FileState(
         st_size=file.size_bytes, st_mtime_ns=file.mtime_ns, st_ctime_ns=file.ctime_ns, st_ino=file.inode
     )
-    cached = cache.look(file.path, look)
+    cached = cache.look(file.path, state)
     if cached is not None:
         return cached[0]
     try:
@@ -99,7 +99,7 @@ def _content(cache: HashCache, file: FileStat) -> str:
             result = hashlib.file_digest(opened, "sha256").hexdigest()[:16]
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", place=file.path) from error
-    cache.keep(file.path, look, (result,))
+    cache.keep(file.path, state, (result,))
     return result
 
 

@@ -175,13 +175,13 @@ class SqlStore:
             self._ownership.check(writer)
             try:
                 with transaction(self._dialect, writer) as cursor:
-                    aside = self._set_aside(cursor)
+                    quarantined = self._set_aside(cursor)
                     for batch in batches:
                         self._apply(cursor, batch)
                     if used:
                         cursor.executemany(self._dialect.spell(_RAISE_COUNTER), used)
                     sequences = self._keep(cursor, rows) if rows else ()
-                self._damage.drop(aside)
+                self._damage.drop(quarantined)
                 return sequences
             except (StaleVersionError, self._dialect.broken_rule) as error:
                 # raises an error that names the record and the expected version
@@ -307,14 +307,14 @@ class SqlStore:
     ) -> Sequence[T]:
         """Returns the records of the first `limit` undamaged rows, or of all undamaged rows if there are
         fewer."""
-        asked = limit
+        read_limit = limit
         with _collector_paused():
             while True:
-                rows = self._rows(query, limit=asked, **values)
+                rows = self._rows(query, limit=read_limit, **values)
                 found = [*read(rows)]
-                if limit is None or asked is None or len(found) >= limit or len(rows) < asked:
+                if limit is None or read_limit is None or len(found) >= limit or len(rows) < read_limit:
                     return found[:limit]
-                asked += limit + len(rows) - len(found)
+                read_limit += limit + len(rows) - len(found)
 
     def parents(self, noun: type[Any], among: Sequence[str]) -> Set[str]:
         """See Store. All queries contain equally many names, so the prepared statement is reused."""
@@ -403,11 +403,11 @@ class SqlStore:
 
     def damage(self) -> Sequence[DamagedRecord]:
         """See Store."""
-        aside = [
+        quarantined = [
             DamagedRecord(noun=noun, key=key, parent=parent, problem=problem, told=bool(told))
             for noun, key, parent, problem, told in self._rows(_DAMAGED)
         ]
-        return (*aside, *self._damage.all())
+        return (*quarantined, *self._damage.all())
 
     def take_new_damage(self) -> Sequence[DamagedRecord]:
         """See Store."""

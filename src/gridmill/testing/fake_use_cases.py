@@ -428,8 +428,8 @@ class FakeVersions(FakeRenting):
 
     def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
         """See Versions. (Durations are unknown.)"""
-        asked = references_of(name, versions) if versions or "@" in name else ()
-        found = [self.artifact(one) for one in asked] or [*reversed(self._versions(name=name))]
+        references = references_of(name, versions) if versions or "@" in name else ()
+        found = [self.artifact(one) for one in references] or [*reversed(self._versions(name=name))]
         views = [VersionView(artifact=one) for one in check_models(found, name)]
         return side_by_side(views, {})
 

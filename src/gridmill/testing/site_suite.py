@@ -124,8 +124,8 @@ class SiteSuite:
         harness.site.bring_up([harness.order(f"r-1.{number}") for number in range(3)])
         harness.wait(lambda: all(harness.greetings(f"r-1.{n}") > 0 for n in range(3)), "all greet")
         harness.site.tear_down(["r-1.1"])
-        sights = harness.site.observe(["r-1.0", "r-1.1", "r-1.2", "r-9.0"])
-        assert {name: seen.status for name, seen in sights.items()} == {
+        reports = harness.site.observe(["r-1.0", "r-1.1", "r-1.2", "r-9.0"])
+        assert {name: seen.status for name, seen in reports.items()} == {
             "r-1.0": PodStatus.RUNNING,
             "r-1.1": PodStatus.GONE,
             "r-1.2": PodStatus.RUNNING,

@@ -47,14 +47,14 @@ def put(draft: Path, folder: int, name: str) -> None:
         os.rename(draft, name, dst_dir_fd=folder)
         return
     if _RENAMEAT2 is None or _RENAMEAT2(_HERE, os.fsencode(draft), folder, os.fsencode(name), _EXCHANGE):
-        aside = draft.with_name(f"{draft.name}.old")
-        os.rename(name, aside, src_dir_fd=folder)
+        replaced = draft.with_name(f"{draft.name}.old")
+        os.rename(name, replaced, src_dir_fd=folder)
         try:
             os.rename(draft, name, dst_dir_fd=folder)
         except OSError:
-            os.rename(aside, name, dst_dir_fd=folder)
+            os.rename(replaced, name, dst_dir_fd=folder)
             raise
-        os.rename(aside, draft)
+        os.rename(replaced, draft)
 
 
 def begin_sync(descriptor: int, offset: int, size: int) -> None:

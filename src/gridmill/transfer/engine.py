@@ -78,7 +78,7 @@ _LONGEST_WAIT_SECONDS = 10.0
 _THIN_BATCH_BYTES = 1 << 20
 # added for each chunk, because a chunk costs as much time as this many more bytes
 _CHUNK_COST_BYTES = 1 << 10
-_LOOK_SECONDS = 0.5  # a waiting thread notices the end of the transfer within this time
+_POLL_SECONDS = 0.5  # a waiting thread notices the end of the transfer within this time
 
 T = TypeVar("T")
 
@@ -441,12 +441,12 @@ class _RunningTransfer:
         until = time.monotonic() + seconds
         while True:
             left_seconds = until - time.monotonic()
-            stopped = self._stop.wait(min(_LOOK_SECONDS, max(0.0, left_seconds)))
+            stopped = self._stop.wait(min(_POLL_SECONDS, max(0.0, left_seconds)))
             if stopped or self._stopped.is_set():
                 raise InterruptedRunError(
                     "the transfer was stopped", hint="Chunks that arrived are kept and are not sent again."
                 )
-            if left_seconds <= _LOOK_SECONDS:
+            if left_seconds <= _POLL_SECONDS:
                 return
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from gridmill.errors import InterruptedRunError
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 """A waiting transfer notices within this number of seconds that it was stopped."""
 
 
@@ -43,7 +43,7 @@ class ChunksInFlight:
             while not stop.is_set():
                 if self._chunks.isdisjoint(chunks):
                     return
-                self._changed.wait(_LOOK_SECONDS)
+                self._changed.wait(_POLL_SECONDS)
         raise InterruptedRunError(
             "the transfer was stopped", hint="Chunks that arrived are kept and are not sent again."
         )

@@ -293,10 +293,10 @@ class TreeCheckout:
 
     def _take_away(self, uri: str) -> None:
         above, _, name = uri.rpartition("/")
-        aside = self._drafts / uuid4().hex
+        trash = self._drafts / uuid4().hex
         with suppress(FileNotFoundError, NotFoundError), folder_below(self._root, above) as folder:
-            os.rename(name, aside, src_dir_fd=folder)
-        _remove(aside)
+            os.rename(name, trash, src_dir_fd=folder)
+        _remove(trash)
 
     def _mark(self, uri: str) -> tuple[int, int]:
         """Returns the inode and the time of change of the file at the path. Returns zeros if there is no

@@ -1,7 +1,7 @@
 """What is said of a farm in a line."""
 
 from gridmill.cli.farm_status import farm_line, gpu_slot_texts, transfers_text
-from gridmill.cli.sites import _gpu_words
+from gridmill.cli.sites import _gpu_texts
 from gridmill.domain.amounts import GIB, MIB, Amounts
 from gridmill.domain.farm_protocol import FarmStatus, QueuedDeployment
 from gridmill.domain.route import AttemptTransfers, Route, Transfer, TransferRate
@@ -49,7 +49,7 @@ def test_one_that_does_not_says_so_and_what_is_known() -> None:
 
 
 def test_gpus_are_shown_by_number_with_what_their_driver_says() -> None:
-    assert _gpu_words(SEEN) == ["0 trainer-1", "1 free", "2 taken"]
+    assert _gpu_texts(SEEN) == ["0 trainer-1", "1 free", "2 taken"]
     gpu = Gpu(model="H100", memory_bytes=80 * GIB, used_bytes=12 * GIB, busy=0.5)
     both = NodeUtilization(busy_cpus=0.0, owner_cpus=0.0, used_bytes=0, gpus=(gpu,), seats=SEATS[:1])
     shared = [
@@ -58,7 +58,7 @@ def test_gpus_are_shown_by_number_with_what_their_driver_says() -> None:
         *[GpuSlot(gpu=1, taken=True)] * 4,
     ]
     assert gpu_slot_texts(shared) == ["0 a-1, 3 x free", "1 4 x taken"]
-    assert _gpu_words(both) == ["0 trainer-1 (H100 12/80 GiB)"]
+    assert _gpu_texts(both) == ["0 trainer-1 (H100 12/80 GiB)"]
 
 
 def test_what_was_carried_for_an_attempt_is_said() -> None:

@@ -9,7 +9,7 @@ import pytest
 from gridmill.__main__ import main
 from gridmill.bootstrap.host import ProgramHost
 from gridmill.cli.init import DATA, PIPELINE, name_of, rows, write_example
-from gridmill.cli.validate import look
+from gridmill.cli.validate import validated_file
 from gridmill.errors import ConflictError
 from gridmill.settings import read_settings
 
@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_new_pipeline_is_right(file: Path) -> None:
-    found = look(file, {}, HOST)
+    found = validated_file(file, {}, HOST)
     assert (found.valid, found.pipelines, found.jobs, found.problems, found.unchecked) == (
         True,
         ("new",),
@@ -31,7 +31,7 @@ def test_a_new_pipeline_is_right(file: Path) -> None:
         (),
         (),
     )
-    assert look(file, {"trees": "200"}, HOST).valid
+    assert validated_file(file, {"trees": "200"}, HOST).valid
 
 
 def test_the_same_data_is_written_each_time(file: Path) -> None:
@@ -89,7 +89,7 @@ def test_json_lists_the_problems_of_a_file(file: Path, capsys: pytest.CaptureFix
 
 
 def test_a_file_that_is_not_there_is_one_problem(tmp_path: Path) -> None:
-    found = look(tmp_path / "none.yaml", {}, HOST)
+    found = validated_file(tmp_path / "none.yaml", {}, HOST)
     assert [one.message for one in found.problems] == ["the file does not exist"]
     assert not found.valid
 
@@ -97,7 +97,7 @@ def test_a_file_that_is_not_there_is_one_problem(tmp_path: Path) -> None:
 def test_each_problem_of_a_file_has_its_own_hint(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text("pipeline: p\njobs:\n  a: {command: {run: x, timeot: 1}}\n  b: {sink: {sorce: d.csv}}\n")
-    found = look(file, {}, HOST)
+    found = validated_file(file, {}, HOST)
     assert [one.place.rpartition(": ")[2] for one in found.problems] == [
         "jobs.a.command.timeot",
         "jobs.b.sink",

@@ -17,7 +17,7 @@ from gridmill.domain.ordering import (
     Wanting,
     expected_left,
     may_interrupt,
-    next_look,
+    next_check_seconds,
     patience,
     to_interrupt,
     with_precedence,
@@ -67,7 +67,7 @@ def test_the_most_delayed_hold_their_share_and_one_may_hold_more(running: list[t
 
 @given(st.floats(0, 1e7))
 def test_looks_go_on(attained: float):
-    assert next_look(attained) > attained
+    assert next_check_seconds(attained) > attained
 
 
 @given(st.integers(1, 40), st.integers(0, 8), st.lists(st.tuples(SECONDS, st.integers(1, 8)), max_size=20))

@@ -18,7 +18,7 @@ from gridmill.codec import encode
 from gridmill.errors import HungNodeError
 from gridmill.rpc import liveness
 from gridmill.rpc.client import SOCKET, connect_to
-from gridmill.rpc.liveness import listener_of, look_at, owner_of, wait_for_answer
+from gridmill.rpc.liveness import listener_of, observe_process, owner_of, wait_for_answer
 from gridmill.rpc.protocol import Hello
 from gridmill.sdk import connection
 from gridmill.sdk.grid_http import over_tcp
@@ -41,7 +41,7 @@ sys.stdin.read()
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(liveness, "CHECK_SECONDS", 0.1)
     monkeypatch.setattr(liveness, "PATIENCE_SECONDS", 0.6)
     monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
 
@@ -86,7 +86,7 @@ def test_with_only_a_url_a_stopped_control_node_is_found_by_its_port(node):
     asked = over_tcp(url, None), over_tcp(url, None)
     assert asked[0].control().pid == 1
     os.kill(process.pid, signal.SIGSTOP)
-    while not look_at(process.pid).stopped:
+    while not observe_process(process.pid).stopped:
         time.sleep(0.01)
     for by_http in asked:  # over a kept connection, and over a new one
         began = time.monotonic()
@@ -194,5 +194,5 @@ def test_the_end_of_a_process_is_left_to_the_socket(tmp_path: Path):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         wait_for_answer(ours, process.pid, "there")
-    assert look_at(process.pid) is None
+    assert observe_process(process.pid) is None
     assert owner_of(tmp_path) == 0

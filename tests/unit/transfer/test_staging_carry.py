@@ -254,7 +254,7 @@ def test_it_stays_within_a_limit(tmp_path):
     stop = Waits()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gridmill.transfer.engine.BATCH_BYTES", 10)
-        patch.setattr("gridmill.transfer.engine._LOOK_SECONDS", 1000.0)
+        patch.setattr("gridmill.transfer.engine._POLL_SECONDS", 1000.0)
         push(manifest, root, far, stop=stop, terms=TransferLimits(parallel=1, limit_bytes_per_second=1.0))
     assert stop.asked > 9.0
 

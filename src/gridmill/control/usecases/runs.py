@@ -205,8 +205,8 @@ class RunUseCases(AlterationUseCases):
         port = self._control.sites.get(planned.site)
         if planned.asked is None or not isinstance(port, QueueSite):
             return planned
-        asked = planned.asked
-        return replace(planned, request=port.request(asked.amounts, asked.workers, resource.settings))
+        expected = planned.asked
+        return replace(planned, request=port.request(expected.amounts, expected.workers, resource.settings))
 
     def _advice(self, job: Job, pipeline: str, resource: Resource) -> str:
         """Return the advice on a job in one line. The result is empty if there is no advice. The caller

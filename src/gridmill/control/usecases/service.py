@@ -39,7 +39,7 @@ _LEAVE_SECONDS = 5.0
 _RETURN_SECONDS = 120.0
 """The seconds for which a control node that is stopped waits for the end of its rented machines. A machine
 that exists longer ends itself."""
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ class Service(
     def _wait(self, over: Callable[[], bool], seconds: float) -> None:
         until = self._control.clock.monotonic() + seconds
         while not over() and self._control.clock.monotonic() < until:
-            self._node.wait_for_commit(self._node.commits, _LOOK_SECONDS)
+            self._node.wait_for_commit(self._node.commits, _POLL_SECONDS)
 
     def report(self, run_id: str) -> str:
         """Return the run's report, which is one self-contained HTML document."""

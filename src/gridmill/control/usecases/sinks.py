@@ -123,14 +123,14 @@ def _scheduled(ledger: Ledger, clock: Clock, timers: ScheduleTimers | None, task
     if not candidates:
         return task
     views = [schedule_view(ledger, clock, timers, schedule) for schedule in candidates]
-    looks = [
+    times = [
         view.next[0] if view.next else _next_look(clock, timers, schedule)
         for view, schedule in zip(views, candidates, strict=True)
     ]
     return replace(
         task,
         schedule="; ".join(schedule.spec.text for schedule in candidates),
-        following=min((look for look in looks if look is not None), default=None),
+        following=min((time for time in times if time is not None), default=None),
         why=task.why or views[0].why,
     )
 

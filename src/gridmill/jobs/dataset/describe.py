@@ -278,7 +278,7 @@ class _FileScan:
             yield batch
 
 
-def _look(context: JobContext, query: PreparedQuery, steps: Sequence[EncoderStep], folder: Path) -> _FileScan:
+def _scan(context: JobContext, query: PreparedQuery, steps: Sequence[EncoderStep], folder: Path) -> _FileScan:
     table = thrifty(ds.dataset(sorted(str(path) for path in folder.glob("*.parquet")), format="parquet"))
     further = {step.name for step in query.compiled.steps[1:]}
     features = learnable(encoded_features(query.compiled.features, steps), table.schema)
@@ -302,19 +302,19 @@ def describe_rows(
 ) -> Mapping[str, Any]:
     """Return statistics of the columns over the training rows, or over all rows. Raises DataError if the
     label is constant."""
-    look = _look(context, query, steps, folder)
-    facts = describe(context, look.files(), look.names, look.table.schema)
-    check_label(query.compiled.label, facts, look.over)
-    return _findings(look, facts, query)
+    scan = _scan(context, query, steps, folder)
+    facts = describe(context, scan.files(), scan.names, scan.table.schema)
+    check_label(query.compiled.label, facts, scan.over)
+    return _findings(scan, facts, query)
 
 
-def _findings(look: _FileScan, facts: Facts, query: PreparedQuery) -> Mapping[str, Any]:
+def _findings(scan: _FileScan, facts: Facts, query: PreparedQuery) -> Mapping[str, Any]:
     label = query.compiled.label
-    suspects_found = [one for sample in (look.sample, look.wide) for one in suspects(sample.table(), label)]
+    suspects_found = [one for sample in (scan.sample, scan.wide) for one in suspects(sample.table(), label)]
     suspects_found.sort(key=lambda one: -abs(one.get("correlation", one.get("auc", 0.0))))
     return {
         "columns": facts,
-        "statistics": {**statistics(look.sample), "of": look.of},
+        "statistics": {**statistics(scan.sample), "of": scan.of},
         "suspects": suspects_found,
     }
 
@@ -324,9 +324,9 @@ def note_part(context: JobContext, query: PreparedQuery, folder: Path) -> None:
     the parts."""
     if not any(folder.glob("*.parquet")):
         return
-    look = _look(context, query, (), folder)
-    note_facts(context, look.files(), look.names, look.table.schema, folder / NOTE)
-    for one, name in ((look.sample, SAMPLE), (look.wide, WIDE)):
+    scan = _scan(context, query, (), folder)
+    note_facts(context, scan.files(), scan.names, scan.table.schema, folder / NOTE)
+    for one, name in ((scan.sample, SAMPLE), (scan.wide, WIDE)):
         sample = one.table()
         with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_file(sink, sample.schema) as writer:
             writer.write_table(sample)
@@ -338,14 +338,14 @@ def describe_parts(
     """Return the statistics that `describe_rows` would return for the rows of several parts of the job
     together. Raises DataError."""
     noted = [part for part in parts if (part / NOTE).exists()]
-    look = _look(context, query, (), folder)
+    scan = _scan(context, query, (), folder)
     for part in noted:
-        for sample, name in ((look.sample, SAMPLE), (look.wide, WIDE)):
+        for sample, name in ((scan.sample, SAMPLE), (scan.wide, WIDE)):
             with pa.OSFile(str(part / name)) as source:
                 sample.take(pa.ipc.open_file(source).read_all())
-    facts = join_facts([part / NOTE for part in noted], look.names, look.table.schema)
-    check_label(query.compiled.label, facts, look.over)
-    return _findings(look, facts, query)
+    facts = join_facts([part / NOTE for part in noted], scan.names, scan.table.schema)
+    check_label(query.compiled.label, facts, scan.over)
+    return _findings(scan, facts, query)
 
 
 def learnable(features: Sequence[str], schema: pa.Schema) -> list[str]:

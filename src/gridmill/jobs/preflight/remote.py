@@ -20,7 +20,7 @@ from gridmill.errors import DataError, GridmillError, InputError, UnavailableErr
 from gridmill.jobs.preflight.results import NotCheckableError, PreflightContext
 from gridmill.jobs.sink.files import UTF16, SourceFile, open_file
 from gridmill.jobs.sink.schema_evolution import ColumnMapping
-from gridmill.jobs.sink.source import SourceRequest, load_readers, look
+from gridmill.jobs.sink.source import SourceRequest, list_source_files, load_readers
 
 _PIECE_BYTES = 2**16
 _QUOTE, _LINE_END = b'"', b"\n"
@@ -190,7 +190,7 @@ def _reading(request: SourceRequest) -> Callable[[], tuple[SourceFile, ...]]:
 
 
 def _first_fetched(request: SourceRequest) -> tuple[SourceFile, ...]:
-    files = look(request).files
+    files = list_source_files(request).files
     files[0].local()
     return files
 

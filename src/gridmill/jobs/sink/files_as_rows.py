@@ -85,8 +85,8 @@ def _rows(source_files: Iterable[SourceFile], blobs: dict[bytes, LoadedBlob]) ->
     """Yield a row for each new file, and add these files to `blobs`."""
     for file in source_files:
         key = bytes.fromhex(file.key)
-        look = f"{file.content} {file.size_bytes} {file.mtime_ns} {file.changed_ns}"
-        seen = hashlib.sha256(look.encode()).digest()
+        state_text = f"{file.content} {file.size_bytes} {file.mtime_ns} {file.changed_ns}"
+        seen = hashlib.sha256(state_text.encode()).digest()
         before = blobs.get(key)
         if before is not None and before.seen == seen[: _SEEN - _KEY]:
             continue

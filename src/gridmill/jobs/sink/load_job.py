@@ -27,7 +27,7 @@ from gridmill.jobs.sink.metrics import LoadMetrics, check_metrics
 from gridmill.jobs.sink.part_files import PartFileIndex, TableColumns, open_part_files
 from gridmill.jobs.sink.rejects import at_version, commit_rejects, no_wider
 from gridmill.jobs.sink.schema_evolution import ColumnMapping, evolve, widened
-from gridmill.jobs.sink.source import SourceFiles, SourceRequest, look
+from gridmill.jobs.sink.source import SourceFiles, SourceRequest, list_source_files
 from gridmill.jobs.sink.table import CommitMetadata, SinkTable, add_columns, commit, rules_number, times_of
 from gridmill.jobs.sink.time_ranges import decide_stretch
 from gridmill.jobs.sink.typed_batches import LoadContext, Progress
@@ -139,7 +139,7 @@ class LoadState:
             texts=layout.texts(),
             content=content,
         )
-        return look(request)
+        return list_source_files(request)
 
     def plan(self) -> LoadPlan:
         """Return the plan of the load, computed from the current files of the source and the loaded

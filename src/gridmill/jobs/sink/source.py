@@ -65,7 +65,7 @@ class SourceFiles:
     waiting: tuple[SourceFile, ...] = ()
 
 
-def look(request: SourceRequest) -> SourceFiles:
+def list_source_files(request: SourceRequest) -> SourceFiles:
     """Return the current contents of the source. Raises InputError, DataError, UnavailableError."""
     source = request.source
     if source.sql is not None:

@@ -167,7 +167,7 @@ STALE_SECONDS = 3600.0
 LATE_SECONDS = 1800.0
 """A farm may still put objects that an ended process requested for this many seconds: until the signed URL
 has expired, and uploads that started before then are complete."""
-_SWEEP_SECONDS, _AGED_SECONDS, _LOOK_SECONDS = 300.0, 1800.0, 60.0
+_SWEEP_SECONDS, _AGED_SECONDS, _POLL_SECONDS = 300.0, 1800.0, 60.0
 _AHEAD = timedelta(days=2)  # deletes all objects, even if the clock of the bucket is this far ahead
 _LOG = logging.getLogger(__name__)
 LIVE: set[str] = set()
@@ -215,7 +215,7 @@ class BucketCollector:
                 self._sweep_aged()
             except Exception:  # noqa: BLE001  the outermost loop: the next turn may fare better
                 _LOG.exception("bucket_not_cleaned site=%s", self._name)
-            self._over.wait(_LOOK_SECONDS)
+            self._over.wait(_POLL_SECONDS)
 
     def _sweep_aged(self) -> None:
         if not 0 <= self._now() - self._aged() < _AGED_SECONDS:

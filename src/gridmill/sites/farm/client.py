@@ -94,15 +94,19 @@ class PinnedConnection(http.client.HTTPSConnection):
     certificate."""
 
     def __init__(
-        self, credentials: FarmCredentials, context: ssl.SSLContext, seconds: float, way: Path | None
+        self,
+        credentials: FarmCredentials,
+        context: ssl.SSLContext,
+        seconds: float,
+        tunnel_socket: Path | None,
     ) -> None:
         super().__init__(credentials.host, credentials.port, timeout=seconds, context=context)
-        self._pinned, self._secured, self._way = credentials.fingerprint, context, way
+        self._pinned, self._secured, self._tunnel_socket = credentials.fingerprint, context, tunnel_socket
 
     def connect(self) -> None:
         """Opens the connection to the farm, and sends no secret before the certificate is checked. Raises
         OSError, InputError."""
-        if self._way is None:
+        if self._tunnel_socket is None:
             super().connect()
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(self.sock, reads=True)
@@ -110,7 +114,7 @@ class PinnedConnection(http.client.HTTPSConnection):
         else:
             plain = socket.socket(socket.AF_UNIX)
             plain.settimeout(self.timeout)
-            plain.connect(str(self._way))
+            plain.connect(str(self._tunnel_socket))
             self.sock = self._secured.wrap_socket(plain)
         sock: Any = self.sock
         # otherwise a connection that is cut within a header would look like the end of the answer
@@ -147,7 +151,7 @@ class PinnedConnection(http.client.HTTPSConnection):
 
 T = TypeVar("T")
 ANSWER_SECONDS = 20.0
-LOOK_SECONDS = 10.0
+STATUS_SECONDS = 10.0
 LONG_SECONDS = 300.0
 CONNECT_SECONDS = 10.0
 QUEUED_SECONDS = 120.0
@@ -228,7 +232,7 @@ class FarmClient:
     def clock(self) -> float:
         """Returns the time of day at the farm as Unix time, with a precision of one second. Raises
         UnavailableError if the farm does not report its time."""
-        result = self._exchange("GET", "/healthz", b"", _read_date, seconds=LOOK_SECONDS, more={})
+        result = self._exchange("GET", "/healthz", b"", _read_date, seconds=STATUS_SECONDS, more={})
         if result is None:
             raise UnavailableError(f"the farm at {self._place} does not report its time")
         return result
@@ -242,7 +246,7 @@ class FarmClient:
     def status(self) -> FarmStatus:
         """Returns the nodes and the load of the farm. Raises InputError if the version of the farm is not
         compatible."""
-        result = decode(self._ask("GET", "/v1/farm", seconds=LOOK_SECONDS), FarmStatus)
+        result = decode(self._ask("GET", "/v1/farm", seconds=STATUS_SECONDS), FarmStatus)
         check_versions(tenant=self._version, farm=result.version, protocol=result.protocol)
         return result
 
@@ -253,7 +257,7 @@ class FarmClient:
     def observe(self, pods: Sequence[str]) -> PodReports:
         """Returns the states of these pods at the farm."""
         wanted = encode(PodNames(pods=tuple(pods)))
-        return decode(self._ask("POST", "/v1/pods/observe", wanted, seconds=LOOK_SECONDS), PodReports)
+        return decode(self._ask("POST", "/v1/pods/observe", wanted, seconds=STATUS_SECONDS), PodReports)
 
     def end(self, pods: Sequence[str]) -> None:
         """Ends the pods at the farm. When this function returns, the pods have ended."""
@@ -420,11 +424,11 @@ class FarmClient:
             return lane.idle.append(connection)
 
     def _connect(self, seconds: float, lane: _ConnectionPool) -> PinnedConnection:
-        way = lane.tunnel.path() if lane.tunnel is not None else None
+        tunnel_socket = lane.tunnel.path() if lane.tunnel is not None else None
         # a longer patience, because the request waits behind data, and ssh itself reports a broken line
-        behind_data = way is not None and lane is self._data
+        behind_data = tunnel_socket is not None and lane is self._data
         patience = min(seconds, QUEUED_SECONDS if behind_data else CONNECT_SECONDS)
-        connection = PinnedConnection(self._credentials, self._context, patience, way)
+        connection = PinnedConnection(self._credentials, self._context, patience, tunnel_socket)
         try:
             connection.connect()
             connection.patience(seconds)

@@ -114,8 +114,8 @@ class InputTrees:
         path = below(self._home_root, output.uri)
         if output.kind != ArtifactKind.SINK:
             return InputTree(path=path, uri=output.uri, manifest=self._known.scan(path))
-        look = ArtifactQuery(root=str(self._home_root), artifact=entry.artifact, files=True)
-        files = find("looks", "process")(look).files
+        query = ArtifactQuery(root=str(self._home_root), artifact=entry.artifact, files=True)
+        files = find("looks", "process")(query).files
         manifest = scan_files(path, files, cache=self._known.cache(path))
         return InputTree(path=path, uri=version_uri(output), manifest=manifest)
 

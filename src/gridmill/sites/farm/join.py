@@ -132,14 +132,14 @@ def read_line(line: str) -> tuple[str, str]:
     match = _FORM.fullmatch(words[-1])
     if match is None:
         raise InputError(
-            f"the value is not FINGERPRINT:SECRET{_amiss(words[-1])}",
+            f"the value is not FINGERPRINT:SECRET{_why_invalid(words[-1])}",
             place="--join",
             hint="Run `gridmill farm invite` on the farm and copy the whole line that it prints.",
         )
     return match["fingerprint"], match["secret"]
 
 
-def _amiss(word: str) -> str:
+def _why_invalid(word: str) -> str:
     """Describes the error in a join line without showing the content of the line."""
     fingerprint, colon, _ = word.partition(":")
     if not colon:

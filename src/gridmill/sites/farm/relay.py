@@ -99,7 +99,7 @@ _HELD_MESSAGES = 1000
 store all further messages in their journals."""
 _AT_ONCE = 256
 _WORD_SECONDS = 5.0
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _BACK_OFF_SECONDS = (0.1, 5.0)
 _CARRIERS = 4
 
@@ -243,7 +243,7 @@ class _RelaySession:
     def _put(self, line: bytes) -> None:
         while not self._closed_event.is_set():
             try:
-                return self._received.put(line, timeout=_LOOK_SECONDS)
+                return self._received.put(line, timeout=_POLL_SECONDS)
             except queue.Full:
                 continue
 
@@ -333,7 +333,7 @@ class _RelaySession:
             if descriptor is not None:
                 pending = self._remote_pods[channel].link.pending()
                 poll.register(descriptor, select.POLLIN | (select.POLLOUT if pending else 0))
-        for descriptor, _ in poll.poll(1000 * min((_LOOK_SECONDS, *self._due()))):
+        for descriptor, _ in poll.poll(1000 * min((_POLL_SECONDS, *self._due()))):
             if descriptor == self._wakeup.fileno():
                 self._drain_wakeup()
             else:

@@ -238,7 +238,7 @@ def _timed(act: Callable[[], None], clock: Callable[[], float]) -> float:
 
 
 T = TypeVar("T")
-_LOOK_SECONDS = 5.0
+_POLL_SECONDS = 5.0
 _NEVER = PodReport(status=PodStatus.GONE, message="it was never started")
 _LEAVES = PodReport(
     status=PodStatus.UNKNOWN, message="the job has ended, and its results are being downloaded"
@@ -277,12 +277,12 @@ class FarmSite:
     def _status(self, *, fresh: bool = False) -> FarmStatus:
         with self._lock:
             status = self._cached_status
-        if status is not None and not fresh and self._monotonic() - status[0] < _LOOK_SECONDS:
+        if status is not None and not fresh and self._monotonic() - status[0] < _POLL_SECONDS:
             return status[1]
-        look = self._answer(self._farm.status)
+        farm_status = self._answer(self._farm.status)
         with self._lock:
-            self._cached_status = self._monotonic(), look
-        return look
+            self._cached_status = self._monotonic(), farm_status
+        return farm_status
 
     def _answer(self, ask: Callable[[], T]) -> T:
         """Returns the answer of the farm to the call `ask`. If the farm refuses the call, UnavailableError
@@ -330,12 +330,12 @@ class FarmSite:
             if not any(map(self._is_lost, pod_ids)):
                 raise
             return {pod_id: self._given_up(pod_id) for pod_id in pod_ids}
-        sights = {pod_id: seen.reports.get(pod_id, _NEVER) for pod_id in pod_ids}
-        gone = [pod_id for pod_id, sight in sights.items() if sight.status == PodStatus.GONE]
+        reports = {pod_id: seen.reports.get(pod_id, _NEVER) for pod_id in pod_ids}
+        gone = [pod_id for pod_id, report in reports.items() if report.status == PodStatus.GONE]
         here = self._undelivered.downloaded(
             {pod_id: tuple(seen.undelivered.get(pod_id, ())) for pod_id in gone}
         )
-        return sights | {pod_id: _LEAVES for pod_id in gone if pod_id not in here}
+        return reports | {pod_id: _LEAVES for pod_id in gone if pod_id not in here}
 
     def _given_up(self, pod_id: str) -> PodReport:
         """Returns the report on a pod whose farm cannot be reached. If the farm never answered the request
@@ -391,10 +391,10 @@ class FarmSite:
 
     def transfer_progress(self, attempt_id: str) -> Mapping[str, Any]:
         """See TransferSite."""
-        way, progress = self._attempt_data.progress(attempt_id) or ("", None)
+        direction, progress = self._attempt_data.progress(attempt_id) or ("", None)
         if progress is None or not progress.total_bytes:
             return {}
-        note = ", ".join([f"transfer {way} {self._name}", *_rate_texts(progress)])
+        note = ", ".join([f"transfer {direction} {self._name}", *_rate_texts(progress)])
         done = progress.present_bytes + progress.transferred_bytes
         return {"done": done, "total": progress.total_bytes, "unit": "bytes", "note": note}
 

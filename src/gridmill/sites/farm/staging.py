@@ -277,14 +277,14 @@ class HomeAttemptData:
             return self._locks.setdefault(attempt_id, Lock())
 
     @contextmanager
-    def _telling(self, attempt_id: str, way: str) -> Iterator[TransferProgress]:
+    def _telling(self, attempt_id: str, direction: str) -> Iterator[TransferProgress]:
         """Shows the progress of the transfer inside the `with` block, and the reason if the transfer cannot
         continue. If the farm cannot be reached, the site reports this problem.
 
         Raises UnavailableError if `close` interrupted the transfer.
         """
         progress = TransferProgress()
-        self._progress[attempt_id] = way, progress
+        self._progress[attempt_id] = direction, progress
         try:
             yield progress
         except AwayError:
@@ -401,8 +401,8 @@ class HomeAttemptData:
         if note is None:
             return lost_note(event) if self._noted.is_damaged(event.attempt_id) else event
         self.checkpoints.hurry(event.attempt_id)
-        way = _by("from", note.staging)
-        with self._lock_of(event.attempt_id), self._telling(event.attempt_id, way) as progress:
+        direction = _by("from", note.staging)
+        with self._lock_of(event.attempt_id), self._telling(event.attempt_id, direction) as progress:
             note = self._noted.find(event.attempt_id)
             if note is None:
                 return event
@@ -543,5 +543,5 @@ class HomeAttemptData:
             stop.set()
 
 
-def _by(way: str, staging: Staging) -> str:
-    return way if staging == Staging.DIRECT else f"through a bucket {way}"
+def _by(direction: str, staging: Staging) -> str:
+    return direction if staging == Staging.DIRECT else f"through a bucket {direction}"

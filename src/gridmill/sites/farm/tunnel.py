@@ -119,21 +119,21 @@ class Tunnel:
         )
         return _SshProcess(process=keeper, socket=socket, log=log)
 
-    def _wait(self, way: _SshProcess) -> None:
+    def _wait(self, ssh: _SshProcess) -> None:
         until = time.monotonic() + _START_SECONDS
-        while not way.is_open():
-            if way.process.poll() is not None or time.monotonic() > until or self._closed:
+        while not ssh.is_open():
+            if ssh.process.poll() is not None or time.monotonic() > until or self._closed:
                 words = ("ssh", *self._options, self._destination)
                 raise AwayError(
-                    f"no SSH connection to {self._destination}: {way.last_line() or 'it does not answer'}",
+                    f"no SSH connection to {self._destination}: {ssh.last_line() or 'it does not answer'}",
                     hint=f"Run `{shlex.join(words)} true`: it must work without a password.",
                 )
             time.sleep(_POLL_SECONDS)
 
     def _end(self) -> None:
-        way, self._ssh = self._ssh, None
-        if way is not None:
-            way.end()
+        ssh, self._ssh = self._ssh, None
+        if ssh is not None:
+            ssh.end()
 
     def close(self) -> None:
         """Closes the tunnel. Callers that still wait for the tunnel get an error. May be repeated."""

@@ -160,7 +160,7 @@ def bundle_of(order: PodOrder, node: dict[str, Any] | None) -> dict[str, float]:
 
 
 NAMESPACE = "gridmill"
-_LOOK_SECONDS = 2.0
+_POLL_SECONDS = 2.0
 _TOOK_LEAVE = 1  # the value of NodeDeathInfo.EXPECTED_TERMINATION, which means that the node left on purpose
 _LEAVE_SECONDS = 8.0
 _END_SECONDS = 10.0
@@ -231,7 +231,7 @@ class Bridge:
             ).remote(self._opening.home)
             for name, node in self._living().items()
         }
-        ready = _ended(list(refs.values()), _LOOK_SECONDS * 4)
+        ready = _ended(list(refs.values()), _POLL_SECONDS * 4)
         return {name: decode(ray.get(ref), NodeUtilization) for name, ref in refs.items() if ref in ready}
 
     # --- pods
@@ -299,13 +299,13 @@ class Bridge:
                 self._futures[pod_id] = keeper.sight.remote()
         pending = [self._futures[pod_id] for pod_id in keepers]
         ready = (
-            set(ray.wait(pending, num_returns=len(pending), timeout=_LOOK_SECONDS)[0]) if pending else set()
+            set(ray.wait(pending, num_returns=len(pending), timeout=_POLL_SECONDS)[0]) if pending else set()
         )
         answers = {
             pod_id: self._pod_report(pod_id) if self._futures[pod_id] in ready else self._waiting(pod_id)
             for pod_id in keepers
         }
-        reports = {pod_id: sight for pod_id, sight in answers.items() if sight is not None}
+        reports = {pod_id: status for pod_id, status in answers.items() if status is not None}
         return reports | self._without_keepers([pod_id for pod_id in pod_ids if pod_id not in reports])
 
     def _waiting(self, pod_id: str) -> PodReport:
@@ -330,20 +330,20 @@ class Bridge:
         """Returns the report of the pod's actor, or None if the actor is dead."""
         unfit = False
         try:
-            sight, message, unfit = ray.get(self._futures.pop(pod_id))
+            status, message, unfit = ray.get(self._futures.pop(pod_id))
         except RayActorError as error:
             if "creation task" not in str(error):
                 return None
-            sight, message = (
+            status, message = (
                 PodStatus.GONE,
                 f"the process that keeps the pod could not start: {last_of(error)}",
             )
         except RayError:
             return None
         self._lost_since.pop(pod_id, None)
-        if sight == PodStatus.GONE:
+        if status == PodStatus.GONE:
             self._release_group(pod_id)
-        return PodReport(status=PodStatus(sight), message=message, unfit=unfit)
+        return PodReport(status=PodStatus(status), message=message, unfit=unfit)
 
     def _release_group(self, pod_id: str) -> None:
         """Releases the placement of a pod that ended by itself, so that Ray can use its resources."""
@@ -355,7 +355,7 @@ class Bridge:
     def _without_keepers(self, pod_ids: Sequence[str]) -> dict[str, PodReport]:
         """Returns the reports on pods whose actors are dead or were never created. The nodes of these pods
         report in parallel, so that a node that hangs does not delay the other nodes."""
-        sights: dict[str, PodReport] = {}
+        reports: dict[str, PodReport] = {}
         notes: dict[str, PlacementNote] = {}
         living = {str(node["NodeID"]) for node in self._living().values()} if pod_ids else set()
         for pod_id in pod_ids:
@@ -364,14 +364,14 @@ class Bridge:
             if note is not None and not note.over and note.node in living:
                 notes[pod_id] = note
             else:
-                sights[pod_id] = self._unlooked(pod_id, note)
+                reports[pod_id] = self._unlooked(pod_id, note)
         for pod_id, note in notes.items():
             if pod_id not in self._left:
                 self._left[pod_id] = self._ask_what_is_left(pod_id, note)
         ready = self._ready([self._left[pod_id] for pod_id in notes], LEFT_SECONDS)
         for pod_id in notes:
-            sights[pod_id] = self._looked_at(pod_id, self._left[pod_id] in ready)
-        return sights
+            reports[pod_id] = self._looked_at(pod_id, self._left[pod_id] in ready)
+        return reports
 
     def _unlooked(self, pod_id: str, note: PlacementNote | None) -> PodReport:
         """Returns the report on a pod about which no node can report. If the node of the pod is lost, the
@@ -404,12 +404,12 @@ class Bridge:
             # unknown now, because the request stays open and is checked again by the next report
             return unknown
         try:
-            sight, message = self._read(self._left.pop(pod_id))
+            status, message = self._read(self._left.pop(pod_id))
         except RayError:
             return unknown
-        if sight == PodStatus.GONE:
+        if status == PodStatus.GONE:
             self._over(pod_id)
-        return PodReport(status=PodStatus(sight), message=message)
+        return PodReport(status=PodStatus(status), message=message)
 
     def _lost(self, pod_id: str) -> PodReport:
         since = self._lost_since.setdefault(pod_id, time.monotonic())
@@ -447,7 +447,7 @@ class Bridge:
             self._opening.home, pod_id
         )
         try:
-            return decode(ray.get(ref, timeout=_LOOK_SECONDS * 4), BridgeResponse)
+            return decode(ray.get(ref, timeout=_POLL_SECONDS * 4), BridgeResponse)
         except (RayError, TimeoutError):
             return BridgeResponse()
 
@@ -462,8 +462,8 @@ class Bridge:
         for keeper in keepers.values():
             ray.kill(keeper)
         unsure = [pod_id for pod_id in pod_ids if not self._is_over(pod_id, placed, ends.get(pod_id))]
-        sights = self._without_keepers(unsure)
-        left = [pod_id for pod_id in unsure if sights[pod_id].status != PodStatus.GONE]
+        reports = self._without_keepers(unsure)
+        left = [pod_id for pod_id in unsure if reports[pod_id].status != PodStatus.GONE]
         if left:
             raise UnavailableError(f"{left[0]} may still run on a node that does not answer")
 

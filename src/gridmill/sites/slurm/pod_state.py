@@ -78,13 +78,13 @@ def is_unexplained(seen: PodEvidence) -> bool:
     return job is not None and job.word in _BY_ITSELF and "ended" not in seen.marks
 
 
-def with_log(sight: PodReport, log: str) -> PodReport:
+def with_log(report: PodReport, log: str) -> PodReport:
     """Adds the last line of the pod's log to the report, if there is such a line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    if sight.status != PodStatus.GONE or not lines:
-        return sight
+    if report.status != PodStatus.GONE or not lines:
+        return report
     said = _OF_A_SCRIPT.sub("", lines[-1])[:_LINE_LENGTH]
-    return replace(sight, message=f"{sight.message}; its log ends with: {said}")
+    return replace(report, message=f"{report.message}; its log ends with: {said}")
 
 
 def _without_job(seen: PodEvidence) -> PodReport:

@@ -235,15 +235,15 @@ class SlurmSite:
         with self._lock:
             if not self._is_due(pod_ids):
                 return {pod_id: self._memory.pod_reports[pod_id] for pod_id in pod_ids}
-        sights = self._look(pod_ids) if pod_ids else {}
+        reports = self._look(pod_ids) if pod_ids else {}
         with self._lock:
             now = time.monotonic()
             self._memory.asked_at = now
-            if sights != self._memory.pod_reports:
-                self._memory.pod_reports, self._memory.changed = dict(sights), now
-                names = set(map(deployment_of, sights))
+            if reports != self._memory.pod_reports:
+                self._memory.pod_reports, self._memory.changed = dict(reports), now
+                names = set(map(deployment_of, reports))
                 self._memory.since = {k: v for k, v in self._memory.since.items() if k in names}
-        return sights
+        return reports
 
     def _is_due(self, pod_ids: Sequence[str]) -> bool:
         memory, now = self._memory, time.monotonic()
@@ -261,12 +261,12 @@ class SlurmSite:
         accounts = self._accounts(
             [name for name in jobs_by_name if self._wants_account(name, jobs_by_name[name], marks)]
         )
-        sights = {
+        reports = {
             pod_id: self._pod_report(pod_id, jobs_by_name[deployment_of(pod_id)], marks, accounts)
             for pod_id in pod_ids
         }
-        self._clear_away(sights, jobs_by_name, marks)
-        return sights
+        self._clear_away(reports, jobs_by_name, marks)
+        return reports
 
     def _list(self, pod_ids: Sequence[str]) -> tuple[tuple[SqueueJob, ...], dict[str, set[str]]]:
         """Returns the Slurm jobs, and for each pod the names of its mark files."""
@@ -333,19 +333,19 @@ class SlurmSite:
 
     def _clear_away(
         self,
-        sights: Mapping[str, PodReport],
+        reports: Mapping[str, PodReport],
         squeue_jobs: Mapping[str, SqueueJob | None],
         marks: Mapping[str, set[str]],
     ) -> None:
         """Cancels queued Slurm jobs whose pods can never start. The function also asks pods to end if their
         Slurm job has ended, because a pod on a disconnected node may not have noticed the end."""
-        gone = {pod_id for pod_id, sight in sights.items() if sight.status == PodStatus.GONE}
+        gone = {pod_id for pod_id, sight in reports.items() if sight.status == PodStatus.GONE}
         idle = {
             name: self._job(name)
             for name in dict.fromkeys(map(deployment_of, sorted(gone)))
             if (job := squeue_jobs[name]) is not None and job.word in _WAITING
         }
-        stray = [pod_id for pod_id in sights if self._is_stray(pod_id, squeue_jobs, marks)]
+        stray = [pod_id for pod_id in reports if self._is_stray(pod_id, squeue_jobs, marks)]
         removable = [*(pod_id for pod_id in sorted(gone) if deployment_of(pod_id) in idle), *stray]
         if removable:
             self._ask(script.tear_down(self._folder(), removable, idle))

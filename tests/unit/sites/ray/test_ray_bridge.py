@@ -66,4 +66,4 @@ def test_what_is_left_of_several_pods_is_asked_for_at_once(tmp_path: Path) -> No
 def test_no_request_takes_as_long_as_the_site_waits_for_an_answer() -> None:
     """It ends a bridge that is silent for longer, which then no longer knows since when a node is lost."""
     assert bridge._END_SECONDS + bridge.LEFT_SECONDS < _ANSWER_SECONDS
-    assert bridge._LOOK_SECONDS + bridge.LEFT_SECONDS < _ANSWER_SECONDS
+    assert bridge._POLL_SECONDS + bridge.LEFT_SECONDS < _ANSWER_SECONDS

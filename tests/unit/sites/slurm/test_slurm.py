@@ -51,7 +51,7 @@ def test_a_setting_that_is_wrong_is_named_with_what_it_says():
         wishes(partition="a b")
     with pytest.raises(InputError, match=r"no setting 'partitions'") as caught:
         wishes(partitions="gpu")
-    assert "'partition'" in caught.value.hint
+    assert "`partition`" in caught.value.hint
     with pytest.raises(InputError, match="neither spool nor tls"):
         wishes(link="pigeon")
     with pytest.raises(InputError, match="not options"):
