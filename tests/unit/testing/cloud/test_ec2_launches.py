@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-pytest.importorskip("boto3", reason="install the extra: pip install 'gridmill[aws]'")
-
 from tests.kit.ec2 import client, instance, launch, refused, run
 
 from gridmill.testing.clock import FakeClock
@@ -123,6 +120,8 @@ def test_user_data_is_readable_again(ec2, simulation):
             "InvalidBlockDeviceMapping",
         ),
         ({"HibernationOptions": {"Configured": True}}, "Simulation.NotImplemented"),
+        ({"Monitoring": {"Enabled": True}}, "Simulation.NotImplemented"),
+        ({"MetadataOptions": {"HttpEndpoint": "disabled"}}, "Simulation.NotImplemented"),
         ({"DryRun": True}, "DryRunOperation"),
         (
             {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.002"}}},
@@ -184,3 +183,12 @@ def test_quotas_count_virtual_processors_of_a_family(ec2, simulation):
 def test_a_launch_ends_at_the_quota_between_its_counts(ec2, simulation):
     simulation.faults.quotas = {"L-1216C47A": 6}
     assert len(ec2.run_instances(**launch(ec2, MinCount=1, MaxCount=5))["Instances"]) == 3
+
+
+def test_the_metadata_have_the_tags_if_it_is_asked_for(ec2, simulation):
+    tags = [{"ResourceType": "instance", "Tags": [{"Key": "lease", "Value": "7"}]}]
+    shown = run(ec2, TagSpecifications=tags, MetadataOptions={"InstanceMetadataTags": "enabled"})
+    hidden = run(ec2, TagSpecifications=tags)
+    metadata = simulation.host.metadata
+    assert metadata[shown]["tags/instance/lease"] == "7"
+    assert "tags/instance/lease" not in metadata[hidden]

@@ -191,13 +191,18 @@ def _check_others(call: Call) -> None:
         raise not_simulated(f"Placement.{min(unknown)}")
     if placement.get("Tenancy", "default") != "default":
         raise not_simulated("dedicated tenancy")
-    if unknown := set(call.get("MetadataOptions", {})) - {
+    options = call.get("MetadataOptions", {})
+    if unknown := set(options) - {
         "HttpTokens",
         "HttpEndpoint",
         "HttpPutResponseHopLimit",
         "InstanceMetadataTags",
     }:
         raise not_simulated(f"MetadataOptions.{min(unknown)}")
+    if options.get("HttpEndpoint", "enabled") != "enabled":
+        raise not_simulated("instances without a metadata service")
+    if call.get("Monitoring", {}).get("Enabled"):
+        raise not_simulated("detailed monitoring")
     tags_for("instance", call.get("TagSpecifications", ()), _TAGGED)
 
 
@@ -416,6 +421,7 @@ def _one(call: Call, plan: _Plan, subnet: Subnet, reservation_id: str, token: st
         shutdown_behavior=call.get("InstanceInitiatedShutdownBehavior", "stop"),
         is_protected=bool(call.get("DisableApiTermination", False)),
         tokens_required=call.get("MetadataOptions", {}).get("HttpTokens", "required") == "required",
+        shows_tags=call.get("MetadataOptions", {}).get("InstanceMetadataTags") == "enabled",
     )
     tags = tags_for("volume", specifications, _TAGGED)
     volumes = tuple(_volume(call, instance, tags, *each) for each in plan.volumes)

@@ -85,6 +85,8 @@ class Instance:
     shutdown_behavior: str = "stop"
     is_protected: bool = False
     tokens_required: bool = True
+    shows_tags: bool = False
+    """Whether the tags are in the instance metadata."""
     volumes: tuple[tuple[str, str, bool], ...] = ()
     """Device name, id, and whether the volume is deleted when the instance is terminated."""
     interrupted_at: float | None = None

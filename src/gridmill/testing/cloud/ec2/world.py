@@ -308,4 +308,6 @@ def _metadata(instance: Instance) -> tuple[tuple[str, str], ...]:
     }
     if instance.public_address:
         items["public-ipv4"] = instance.public_address
+    if instance.shows_tags:
+        items |= {f"tags/instance/{key}": value for key, value in instance.tags}
     return tuple(items.items())
