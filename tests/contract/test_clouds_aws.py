@@ -10,6 +10,7 @@ import pytest
 
 from gridmill.clouds.aws.cloud import AwsCloud, make
 from gridmill.clouds.aws.images import read_image
+from gridmill.clouds.aws.launch import Image
 from gridmill.clouds.aws.requests import AwsRequests
 from gridmill.clouds.aws.settings import AwsSettings, read_settings
 from gridmill.errors import (
@@ -370,6 +371,27 @@ def test_an_image_with_a_driver_that_does_not_fit_is_refused_before_renting(ec2,
         with pytest.raises(RefusedError, match=why):
             cloud.launch(_request("t1", instance_type=instance_type))
     assert "RunInstances" not in {action for _, _, action in ec2.requests}
+
+
+def test_a_grid_driver_on_g3_needs_the_name_server_of_aws(ec2, cloud):
+    request = _request("t1", instance_type="g3s.xlarge")
+    grid = Image(id="ami-grid", root_device="/dev/sda1", disk_bytes=0, needs_dns=True)
+    assert cloud._network(request, grid).security_group
+    ec2.faults.dns_support = False
+    with pytest.raises(RefusedError, match="name server") as caught:
+        cloud._network(request, grid)
+    assert "--enable-dns-support" in caught.value.hint
+    assert cloud._network(request, replace(grid, needs_dns=False)).security_group
+
+
+def test_the_driver_of_a_given_image_is_compared_with_each_type(ec2, cloud):
+    requests = AwsRequests(settings(ec2))
+    ours = read_image(requests, "us-east-1", "", "g5.xlarge").id
+    cloud.launch(_request("t1", image=ours))
+    with pytest.raises(RefusedError, match="open kernel module"):
+        cloud.launch(_request("t2", image=ours, instance_type="g3s.xlarge"))
+    assert len(ec2.running()) == 1
+    requests.close()
 
 
 def test_renewed_credentials_are_used_without_a_restart(ec2):

@@ -197,30 +197,51 @@ class AwsCloud:
         return None
 
     def _image(self, request: LaunchRequest) -> Image:
-        key = (request.region, request.image, request.instance_type if not request.image else "")
+        key = (request.region, request.image, request.instance_type)
         with self._lock:
             image = self._images.get(key)
         if image is None:
-            image = read_image(self._requests, *key[:2], request.instance_type)
+            image = read_image(self._requests, *key)
             with self._lock:
                 self._images[key] = image
         return image
 
-    def _network(self, request: LaunchRequest) -> Network:
+    def _network(self, request: LaunchRequest, image: Image) -> Network:
         """Return the network of the machine. Creates the security group of the lease, unless the settings
         name a group."""
         subnet, vpc = self._subnet(request)
+        if image.needs_dns:
+            self._check_dns(request.region, vpc)
         group = self._settings.security_group or self._groups.group(request, vpc)
         return Network(security_group=group, subnet=subnet, is_public=not self._settings.is_private)
 
     def _launched(self, request: LaunchRequest) -> Machine:
         self._check_region(request.region)
-        arguments = run_arguments(request, self._image(request), self._network(request))
+        image = self._image(request)
+        arguments = run_arguments(request, image, self._network(request, image))
         try:
             answer = self._requests.call_for_launch(request.region, "RunInstances", **arguments)
         except NotFoundError as error:
             raise self._missing_group(request, error) from error
         return self._machine(answer["Instances"][0], request.region)
+
+    def _check_dns(self, region: str, vpc: str) -> None:
+        """Raise RefusedError if the network (empty: the default network of the region) does not use the name
+        server of AWS, through which the driver of the image gets its licence."""
+        if not vpc:
+            filters = [{"Name": "is-default", "Values": ["true"]}]
+            defaults = self._requests.call_for_launch(region, "DescribeVpcs", Filters=filters)["Vpcs"]
+            vpc = defaults[0]["VpcId"] if defaults else ""
+        answer = self._requests.call_for_launch(
+            region, "DescribeVpcAttribute", VpcId=vpc, Attribute="enableDnsSupport"
+        )
+        if not answer["EnableDnsSupport"]["Value"]:
+            raise RefusedError(
+                f"the GRID driver of the image needs the name server of AWS, which the network {vpc} does "
+                "not use",
+                hint=f"aws ec2 modify-vpc-attribute --vpc-id {vpc} --enable-dns-support",
+                place=f"aws {region}",
+            )
 
     def _missing_group(self, request: LaunchRequest, error: NotFoundError) -> GridmillError:
         """Return the error for a launch without its security group. A new group may not be visible yet."""

@@ -9,11 +9,18 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
-from gridmill.clouds.aws.drivers import FITS, OTHER_GPUS, DriverFamily, check_driver, family_of
+from gridmill.clouds.aws.drivers import (
+    FITS,
+    OTHER_GPUS,
+    DriverFamily,
+    check_driver,
+    family_of,
+    needs_providers_dns,
+)
 from gridmill.clouds.aws.launch import Image, tags_in
 from gridmill.clouds.aws.requests import AwsRequests
 from gridmill.domain.amounts import GIB
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.errors import RefusedError
 
 DRIVER_TAG = "gridmill-driver"
@@ -81,8 +88,10 @@ def read_image(requests: AwsRequests, region: str, given: str, instance_type: st
     if described.get("State", "available") != "available":
         raise RefusedError(f"the image {described['ImageId']} is {described['State']}", place=f"aws {region}")
     image = _image(described)
-    check_driver(image.name, tags_in(described).get(DRIVER_TAG, ""), instance_type, image.architecture)
-    return image
+    tag = tags_in(described).get(DRIVER_TAG, "")
+    driver = check_driver(image.name, tag, instance_type, image.architecture)
+    needs_dns = driver is not None and needs_providers_dns(driver, instance_type)
+    return replace(image, needs_dns=needs_dns)
 
 
 def _given(requests: AwsRequests, region: str, id: str) -> Mapping[str, Any]:

@@ -46,13 +46,15 @@ class Network:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """An image: its id, the device name of its root disk, and the size of this disk in bytes, which is the
-    smallest possible size of a machine's disk."""
+    smallest possible size of a machine's disk. `needs_dns` means that its driver gets its licence through the
+    name server of AWS."""
 
     id: str
     root_device: str
     disk_bytes: int
     name: str = ""
     architecture: str = "x86_64"
+    needs_dns: bool = False
 
 
 def client_token(token: str) -> str:

@@ -51,6 +51,8 @@ PROBES: tuple[Probe, ...] = (
     _dry("DescribeKeyPairs"),
     _dry("DescribeSubnets"),
     _dry("DescribeImages"),
+    _dry("DescribeVpcs"),
+    _dry("DescribeVpcAttribute", VpcId=f"vpc-{_NOTHING}", Attribute="enableDnsSupport"),
     _dry("DescribeInstanceTypes"),
     _dry("DescribeInstanceTypeOfferings"),
     _dry("DescribeSpotPriceHistory"),

@@ -95,6 +95,8 @@ class CloudFaults:
     """The mean of the exponential time until any machine dies; 0 for never."""
     unpriced_types: list[str] = field(default_factory=list)
     """Patterns of instance types that have no price in the price list."""
+    dns_support: bool = True
+    """Whether the default networks use the name server of AWS."""
     clock_ahead_seconds: float = 0.0
     """How far the clock of the service is ahead of the clock of this machine, for signatures."""
     random: Random = field(init=False)

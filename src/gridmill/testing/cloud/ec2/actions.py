@@ -52,6 +52,7 @@ _EC2: Mapping[str, _Action] = {
     "DescribeSpotPriceHistory": offers.describe_spot_prices,
     "DescribeSubnets": network.describe_subnets,
     "DescribeVolumes": storage.describe_volumes,
+    "DescribeVpcAttribute": network.describe_vpc_attribute,
     "DescribeVpcs": network.describe_vpcs,
     "GetConsoleOutput": instances.get_console_output,
     "ImportKeyPair": groups.import_key_pair,

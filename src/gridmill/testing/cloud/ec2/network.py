@@ -128,6 +128,20 @@ def describe_vpcs(call: Call) -> dict[str, Any]:
     }
 
 
+def describe_vpc_attribute(call: Call) -> dict[str, Any]:
+    """Returns whether the default VPC uses the name server of AWS. Source:
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeVpcAttribute.html"""
+    call.allow_only("VpcId", "Attribute")
+    if call.get("VpcId") != call.region.vpc_id:
+        raise RefusalError(
+            "InvalidVpcID.NotFound", f"The vpc ID '{call.get('VpcId', '')[:60]}' does not exist"
+        )
+    if call.get("Attribute") != "enableDnsSupport":
+        raise RefusalError("InvalidParameterValue", "The simulation has only the attribute enableDnsSupport.")
+    value = {"Value": call.world.faults.dns_support}
+    return {"VpcId": call.region.vpc_id, "EnableDnsSupport": value}
+
+
 def describe_subnets(call: Call) -> dict[str, Any]:
     """Lists the default subnets of the region."""
     call.allow_only("SubnetIds", "Filters", "MaxResults", "NextToken")
