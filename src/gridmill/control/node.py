@@ -74,11 +74,12 @@ class ControlNode:
             if control.ledger.doubtful:
                 self._load()
             report_new(control.problems, control.ledger.store)
+            starting = control.starting
             # all these ticks share one commit, because their effects may only be executed after it
             with control.ledger.staging():
                 control.background.apply_results()
                 control.rentals.apply_results()
-                receive(control.starting, control.bring_ups)
+                receive(starting, control.bring_ups)
                 observe(control)
                 advance(control)
                 until_due = min(
@@ -86,9 +87,7 @@ class ControlNode:
                 )
                 wanted = dispatch(control)
                 until_due = min(until_due, rent(control))
-            until_due = min(
-                until_due, reap(control.starting, control.bring_ups, control.sites, control.limits)
-            )
+            until_due = min(until_due, reap(starting, control.bring_ups, control.sites, control.limits))
             discard(control.storage, control.problems, control.background, control.discarded)
             control.ledger.flush()
             more = control.background.has_more() or control.rentals.has_more()

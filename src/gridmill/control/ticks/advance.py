@@ -127,6 +127,9 @@ class _Parts:
 def advance(control: Control) -> None:
     """Check the jobs that may be able to run. When a job has ended, also check the jobs that need it. A job
     that still waits stays unchanged."""
+    if not control.candidates:
+        control.catalog.look_up_names(())  # what was found for the jobs of an earlier tick is outdated
+        return
     endings, moves = control.endings, control.job_moves
     joining = joining_now(moves)
     parts = _Parts(endings=endings, reads=control.reads, code=control.code, moves=moves, joining=joining)

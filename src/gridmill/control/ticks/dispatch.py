@@ -60,7 +60,7 @@ GpuPlace: TypeAlias = tuple[str, str]
 def dispatch(control: Control) -> Plan:
     """Make one plan and execute it. The function returns the time of the next plan and whether more jobs
     wait."""
-    ledger, starting, moves = control.ledger, control.starting, control.job_moves
+    ledger, moves = control.ledger, control.job_moves
     wanted = plan(
         ledger.snapshot,
         control.timeline.now(),
@@ -75,8 +75,8 @@ def dispatch(control: Control) -> Plan:
         refuse(refusal)
     for interrupt in wanted.interrupts:
         _interrupt(control.channels, transaction, interrupt)
-    for job_run_id, starts in groupby(wanted.starts, key=attrgetter("job_run_id")):
-        _start(starting, control.new_token, transaction, job_run_id, tuple(starts))
+    if wanted.starts:
+        _start_jobs(control.starting, control.new_token, transaction, wanted.starts)
     provision = decide_bring_ups(wanted.bring_ups, control.bring_ups.failed)
     for resource in provision.given_up:
         for refusal in _give_up(ledger, control.bring_ups, transaction, resource):
@@ -108,9 +108,11 @@ def decide_idle(deployments: Sequence[Deployment], busy: Set[str], now: float) -
     attempts. The next plan may release an idle deployment. When a job starts on it, `decide_start` clears
     the time."""
     return tuple(
-        replace(one, idle_since=now)
-        for one in deployments
-        if one.idle_since is None and one.state == DeploymentState.UP and one.id not in busy
+        [
+            replace(one, idle_since=now)
+            for one in deployments
+            if one.idle_since is None and one.state == DeploymentState.UP and one.id not in busy
+        ]
     )
 
 
@@ -134,6 +136,16 @@ class StartDecision:
 
     attempts: tuple[Attempt, ...]
     deployments: tuple[Deployment, ...]
+
+
+def _start_jobs(
+    starting: Starting,
+    new_token: Callable[[], str],
+    transaction: Transaction,
+    starts: Sequence[StartJob],
+) -> None:
+    for job_run_id, ranks in groupby(starts, key=attrgetter("job_run_id")):
+        _start(starting, new_token, transaction, job_run_id, tuple(ranks))
 
 
 def _start(
@@ -308,10 +320,9 @@ class BringUpDecision:
 def decide_bring_ups(wanted: Sequence[BringUp], failed: Mapping[str, int]) -> BringUpDecision:
     """Decide which deployments are created. A resource is given up if its pods have failed to start too
     often in a row. `failed` is the number of failed starts by resource."""
-    given_up = dict.fromkeys(
-        one.resource.name for one in wanted if failed.get(one.resource.name, 0) >= BRING_UPS
-    )
-    kept = tuple(one for one in wanted if one.resource.name not in given_up)
+    names = [one.resource.name for one in wanted]
+    given_up = dict.fromkeys([name for name in names if failed.get(name, 0) >= BRING_UPS])
+    kept = tuple([one for one in wanted if one.resource.name not in given_up])
     return BringUpDecision(bring_ups=kept, given_up=tuple(given_up))
 
 

@@ -73,6 +73,9 @@ def keep_schedules(control: Control) -> float:
         return inf
     now = control.clock.now()
     _notice_sleep(timers, now, now - control.clock.monotonic())
+    schedules = _schedules(control.ledger, timers)
+    if not schedules:
+        return inf
     parts = _Parts(
         timers=timers,
         timeline=control.timeline,
@@ -81,8 +84,7 @@ def keep_schedules(control: Control) -> float:
         reads=control.reads,
         problems=control.problems,
     )
-    waits = [_keep(parts, schedule, now) for schedule in _schedules(control.ledger, timers)]
-    return max(0.0, min(waits, default=inf))
+    return max(0.0, min(_keep(parts, schedule, now) for schedule in schedules))
 
 
 def _notice_sleep(timers: ScheduleTimers, now: float, offset: float) -> None:

@@ -28,7 +28,10 @@ def reap(
 ) -> float:
     """Stop the deployments that are being released, in the background. The function returns the seconds
     until a failed stop is tried again."""
-    decision = decide_stops(_read_released(starting, bring_ups))
+    released = _read_released(starting, bring_ups)
+    if not released:
+        return inf
+    decision = decide_stops(released)
     for deployment in decision.stop:
         _send_goodbye(starting.channels, deployment)
         site = sites.get(deployment.site)
