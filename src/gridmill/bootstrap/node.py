@@ -16,6 +16,7 @@ from typing import IO
 
 from gridmill.bootstrap.home_lock import home_secret, lock_in_turn, open_store
 from gridmill.control.background import ThreadRunner
+from gridmill.control.counters import Counters
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
 from gridmill.control.site_monitor import SiteMonitor
@@ -25,7 +26,6 @@ from gridmill.control.state import (
     CodeFiles,
     Control,
     ControlTimeouts,
-    Counters,
     Problems,
     ScheduleTimers,
     Timeline,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from gridmill.control.state import FLOOR
+from gridmill.control.counters import FLOOR
 from gridmill.domain.artifact import LATEST, Alias, Artifact, Latest
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.provenance import Provenance

@@ -6,6 +6,7 @@ from dataclasses import field, replace
 from random import Random
 
 from gridmill.control.background import BackgroundRunner, ImmediateRunner
+from gridmill.control.counters import Counters
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
 from gridmill.control.state import (
@@ -14,7 +15,6 @@ from gridmill.control.state import (
     CodeFiles,
     Control,
     ControlTimeouts,
-    Counters,
     Problems,
     ScheduleTimers,
     Timeline,

@@ -11,7 +11,7 @@ import pytest
 
 from gridmill.bootstrap.home_lock import home_secret, lock_home, open_store, open_store_as_it_is
 from gridmill.bootstrap.recover import recover
-from gridmill.control.state import FLOOR
+from gridmill.control.counters import FLOOR
 from gridmill.domain.artifact import LATEST, Alias, Artifact, ArtifactKind, Latest, Output
 from gridmill.domain.job import JobKind
 from gridmill.domain.provenance import Provenance

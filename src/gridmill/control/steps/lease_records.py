@@ -3,9 +3,10 @@ resources."""
 
 from collections.abc import Callable, Iterable, Mapping
 
+from gridmill.control.counters import Counters
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.renting_state import Rentals, SiteRental
-from gridmill.control.state import BRING_UPS, BringUps, Counters, Problems, Starting
+from gridmill.control.state import BRING_UPS, BringUps, Problems, Starting
 from gridmill.control.steps.end_attempt import settle_attempt
 from gridmill.domain.amounts import show_seconds
 from gridmill.domain.deployment import Deployment
