@@ -18,6 +18,9 @@ second time. Calls that end machines are repeated for ever."""
 PREPARE_AGAIN_SECONDS = 2.0
 """The time after which an unfinished preparation of a machine goes on, because a machine that waits costs
 money."""
+TERMINATE_AGAIN_SECONDS = 10.0
+"""The longest time after which a failed request to end a machine is repeated, so that the machine ends soon
+after the provider can be reached again."""
 LIST_AGAIN_SECONDS = 10.0
 """The longest time after which a failed list is requested again. No lease is closed without a list."""
 

@@ -278,6 +278,8 @@ class BringUps:
 
     brought_up: set[str] = field(default_factory=set)
     silent_since: dict[str, float] = field(default_factory=dict)
+    unknown_since: dict[str, float] = field(default_factory=dict)
+    """The monotonic time since which the site cannot observe a pod, by pod id."""
     failed: dict[str, int] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     refusing_nodes: dict[str, set[str]] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import field
 from math import inf
 
+from gridmill.domain.amounts import show_seconds
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.lease import (
@@ -55,7 +56,8 @@ class RentingSituation:
 
     `leases` are the open leases of the site, and `closed` the ids of closed leases among those that the
     provider's list names. `terms` has the terms of each resource at the site. `halted` has the reasons why no
-    further machine is rented for a resource, such as a used budget. `calls` are the calls that run or that
+    further machine is rented for a resource, such as a used budget. `silent_seconds` has the time for which
+    the machine of a pod has not answered, by pod id. `calls` are the calls that run or that
     have to wait. `latest` is the last list of the provider.
     """
 
@@ -68,6 +70,7 @@ class RentingSituation:
     closed: Set[str] = frozenset()
     terms: Mapping[str, RentalTerms] = field(default_factory=dict)
     halted: Mapping[str, str] = field(default_factory=dict)
+    silent_seconds: Mapping[str, float] = field(default_factory=dict)
     latest: MachineList | None = None
     sightings: Sightings
     calls: Calls
@@ -220,7 +223,25 @@ def releasing(lease: Lease, reason: str, now: float) -> Lease:
 def _why_release(draft: _Draft, lease: Lease) -> str:
     """Return the reason why the machine of a lease must end now. The result is empty if the lease goes
     on."""
-    return _limit_reached(draft, lease) or _ended_outside(lease) or _not_needed(draft, lease)
+    return (
+        _limit_reached(draft, lease)
+        or _ended_outside(lease)
+        or _not_needed(draft, lease)
+        or _not_answering(draft, lease)
+    )
+
+
+def _not_answering(draft: _Draft, lease: Lease) -> str:
+    """Return the reason if the machine should have ended itself because of its lost contact. The provider
+    may report a machine that hangs as running until its longest rental time."""
+    silent = draft.situation.silent_seconds.get(lease.pod_id)
+    if silent is None or lease.state is not LeaseState.READY:
+        return ""
+    limit = lease.terms.dead_man_seconds
+    if silent < limit:
+        draft.wake_at(draft.now + limit - silent)
+        return ""
+    return f"the machine has not answered for {show_seconds(silent)}"
 
 
 def _limit_reached(draft: _Draft, lease: Lease) -> str:

@@ -9,6 +9,7 @@ from gridmill.control.background import BackgroundRunner, ImmediateRunner
 from gridmill.control.counters import Counters
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
+from gridmill.control.renting_state import Rentals
 from gridmill.control.state import (
     Catalog,
     Channels,
@@ -196,6 +197,7 @@ class Simulation:
             clock=self.clock,
             sites=dict(sites or {"local": self.world}),
             background=background or ImmediateRunner(),
+            rentals=Rentals(calls=background or ImmediateRunner(), preparing=background or ImmediateRunner()),
             storage=self.storage,
             timeline=timeline,
             code=CodeFiles(storage=self.storage, timeline=timeline),

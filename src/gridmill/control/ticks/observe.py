@@ -153,11 +153,27 @@ def _record_observation(
     for deployment_id, problem in observation.problems.items():
         set_problem(problems, deployment_id, problem)
     bring_ups.brought_up |= observation.brought_up
+    _note_unknown(starting, bring_ups, observation.pod_reports)
     transaction = ledger.begin(starting.timeline.now())
     for deployment in filter(_is_kept, at_site):
         _record_pods(starting, bring_ups, transaction, deployment, observation)
         _release_if_silent(starting, bring_ups, limits, transaction, deployment.id, observation.pod_reports)
     ledger.stage(transaction)
+
+
+def _note_unknown(starting: Starting, bring_ups: BringUps, reports: Mapping[str, PodReport]) -> None:
+    """Record since when the site cannot observe a pod, for example because its machine does not answer."""
+    now = starting.timeline.clock.monotonic()
+    for pod_id, report in reports.items():
+        if report.status is PodStatus.UNKNOWN:
+            bring_ups.unknown_since.setdefault(pod_id, now)
+        else:
+            bring_ups.unknown_since.pop(pod_id, None)
+    if bring_ups.unknown_since:
+        deployments = starting.ledger.snapshot.deployments.values()
+        known = {pod.id for one in deployments for pod in one.pods}
+        for pod_id in bring_ups.unknown_since.keys() - known:
+            del bring_ups.unknown_since[pod_id]
 
 
 def _record_pods(

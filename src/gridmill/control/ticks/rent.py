@@ -17,6 +17,7 @@ from gridmill.control.renting_state import (
     LIST_AGAIN_SECONDS,
     LONGEST_BACKOFF_SECONDS,
     PREPARE_AGAIN_SECONDS,
+    TERMINATE_AGAIN_SECONDS,
     SiteRental,
 )
 from gridmill.control.state import Control
@@ -119,10 +120,16 @@ def _read(
         leases=tuple(leases),
         closed=frozenset(rental.closed),
         terms=_terms(declared, deployments),
+        silent_seconds=_silent_seconds(renting),
         latest=rental.latest,
         sightings=rental.sightings(),
         calls=rental.calls(),
     )
+
+
+def _silent_seconds(renting: Renting) -> Mapping[str, float]:
+    now = renting.starting.timeline.clock.monotonic()
+    return {pod_id: now - since for pod_id, since in renting.bring_ups.unknown_since.items()}
 
 
 def _terms(site: Site | None, deployments: Sequence[Deployment]) -> Mapping[str, RentalTerms]:
@@ -191,7 +198,11 @@ def _opened(new: NewLease, site: str, owner: str, lease_id: str, now: float) -> 
     )
 
 
-_BACKOFF = {Call.PREPARE: PREPARE_AGAIN_SECONDS, Call.LIST: LIST_AGAIN_SECONDS}
+_BACKOFF = {
+    Call.PREPARE: PREPARE_AGAIN_SECONDS,
+    Call.LIST: LIST_AGAIN_SECONDS,
+    Call.TERMINATE: TERMINATE_AGAIN_SECONDS,
+}
 
 
 def _start(renting: Renting, site: str, port: RentingSite, rental: SiteRental, action: Action) -> None:

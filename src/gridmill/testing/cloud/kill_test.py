@@ -16,7 +16,7 @@ from gridmill.testing.clock import FakeClock
 from gridmill.testing.cloud.account import SimulatedAccount
 from gridmill.testing.cloud.catalog import TRAITS
 from gridmill.testing.cloud.provider_faults import ProviderFaults
-from gridmill.testing.cloud.rental_oracle import Verdict, judge
+from gridmill.testing.cloud.rental_oracle import RELEASE_SECONDS, Verdict, judge
 from gridmill.testing.cloud.rental_simulation import RentalSimulation
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
 from gridmill.testing.simulation import kill
@@ -101,7 +101,9 @@ class Outcome:
         the provider permits this. Keys and groups that cost nothing may remain then."""
         schedule, verdict = self.schedule, self.verdict
         if schedule.restarts or not self._was_killed:
-            found = verdict.problems()
+            # a machine that hangs is given up after the time without contact
+            hangs = schedule.disaster is Disaster.DEFECT
+            found = verdict.problems(DEAD_MAN_SECONDS + 60.0 if hangs else RELEASE_SECONDS)
             return found if self.is_over else (*found, "the control node never finishes")
         most = DEAD_MAN_SECONDS + JOB_SECONDS + 60.0
         if schedule.mode is SelfEnd.NONE:

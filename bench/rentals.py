@@ -1,0 +1,89 @@
+"""The kill test of rented machines: seeded schedules of faults in simulated time, judged by what truly
+happened at the provider."""
+
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from math import inf
+
+from gridmill.domain.machine import SelfEnd
+from gridmill.stores.memory import MemoryStore
+from gridmill.testing.cloud.kill_test import (
+    KILLS,
+    Disaster,
+    Outcome,
+    Schedule,
+    every_step,
+    random_schedules,
+    tell,
+)
+
+LIFE_SECONDS, STEPS = 220.0, 25
+"""The length of an undisturbed story of one machine, and the number of its commits and of its first calls in
+which a kill is most likely to matter."""
+MANY = 20
+"""The number of machines that are rented at once in some of the schedules."""
+
+
+def story(schedule: Schedule) -> Outcome:
+    """One schedule on a store of its own."""
+    return tell(schedule, MemoryStore())
+
+
+def chosen(mode: SelfEnd, count: int, many: int) -> Iterator[Schedule]:
+    """The schedules of a mode: kills at each step, random faults, and faults with many machines at once."""
+    quiet = story(Schedule(mode=mode, disaster=Disaster.NONE, at=0))
+    steps = list(every_step(mode, (0.0, 60.0, inf), quiet=quiet))
+    random.Random(str(mode)).shuffle(steps)
+    yield from steps[: count // 2]
+    yield from random_schedules(
+        mode, 1, count - min(len(steps), count // 2), seconds=LIFE_SECONDS, steps=STEPS
+    )
+    yield from random_schedules(mode, MANY, many, seconds=LIFE_SECONDS, steps=4 * STEPS)
+
+
+def run(count: int = 250, many: int = 8, limit_seconds: float = inf) -> dict[str, object]:
+    """Tells `count` schedules with one machine, and `many` with several machines, for each mode, and returns
+    the rows of the table. No schedule starts after `limit_seconds`."""
+    until = time.monotonic() + limit_seconds
+    outcomes: list[Outcome] = []
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        plans = [list(chosen(mode, count, many)) for mode in SelfEnd]
+        mixed = [one for group in zip(*plans, strict=False) for one in group]
+        for at in range(0, len(mixed), 16):
+            if time.monotonic() < until:
+                outcomes += pool.map(story, mixed[at : at + 16])
+    return {"rows": [row for mode in SelfEnd for row in _rows(mode, outcomes)], "stories": len(outcomes)}
+
+
+def _rows(mode: SelfEnd, outcomes: Sequence[Outcome]) -> Iterator[dict[str, object]]:
+    own = [one for one in outcomes if one.schedule.mode is mode]
+    for ending, group in (
+        ("restart", [one for one in own if one.schedule.restarts]),
+        ("never", [one for one in own if not one.schedule.restarts]),
+    ):
+        if group:
+            yield _row(mode, ending, group)
+
+
+def _row(mode: SelfEnd, ending: str, group: Sequence[Outcome]) -> dict[str, object]:
+    beyond = sorted(one.verdict.beyond_seconds for one in group)
+    return {
+        "mode": mode.value,
+        "control node": ending,
+        "schedules": len(group),
+        "machines": sum(one.verdict.machines for one in group),
+        "machines leaked": sum(len(one.verdict.leaked) for one in group),
+        "other resources left": sum(len(one.verdict.resources) for one in group),
+        "billed beyond need, median s": round(beyond[len(beyond) // 2], 1),
+        "billed beyond need, most s": round(beyond[-1], 1),
+        "jobs lost": sum(len(one.verdict.lost) for one in group) if ending == "restart" else None,
+        "results accepted twice": sum(len(one.verdict.twice) for one in group),
+        "schedules with a problem": sum(bool(one.problems()) for one in group),
+        "problems": sorted({(one.schedule.disaster.value, text) for one in group for text in one.problems()}),
+    }
+
+
+__all__ = ["KILLS", "run"]

@@ -1,0 +1,135 @@
+"""Rented machines end whatever fails: control node, provider, network, disk and clock."""
+
+from dataclasses import replace
+from itertools import islice
+from math import inf
+
+import pytest
+
+from gridmill.domain.machine import SelfEnd
+from gridmill.stores.memory import MemoryStore
+from gridmill.testing.clock import FakeClock
+from gridmill.testing.cloud.account import SimulatedAccount
+from gridmill.testing.cloud.kill_test import (
+    KILLS,
+    Disaster,
+    Outcome,
+    Schedule,
+    every_step,
+    random_schedules,
+    tell,
+)
+from gridmill.testing.cloud.rental_oracle import judge
+from gridmill.testing.cloud.rental_simulation import RentalSimulation
+
+RESTARTS = (0.0, 60.0, inf)
+FAULTS = len(Disaster) - 1
+MODES = (SelfEnd.SHUTDOWN, SelfEnd.PROVIDER_TIMER, SelfEnd.OWN_CALL, SelfEnd.NONE)
+
+
+def story(schedule: Schedule) -> Outcome:
+    return tell(schedule, MemoryStore())
+
+
+def check(*schedules: Schedule) -> None:
+    for schedule in schedules:
+        outcome = story(schedule)
+        assert outcome.problems() == (), f"{schedule}: {outcome.verdict}"
+
+
+def quiet(mode: SelfEnd) -> Outcome:
+    return story(Schedule(mode=mode, disaster=Disaster.NONE, at=0))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_undisturbed_rental_leaves_nothing(mode: SelfEnd) -> None:
+    outcome = quiet(mode)
+    assert outcome.problems() == ()
+    assert outcome.verdict.machines == 1
+    assert outcome.verdict.beyond_seconds < 5.0
+
+
+@pytest.mark.parametrize("disaster", KILLS)
+def test_a_control_node_that_is_killed_at_some_steps_leaves_nothing(disaster: Disaster) -> None:
+    check(
+        *(
+            Schedule(
+                mode=SelfEnd.SHUTDOWN, disaster=disaster, at=at, restart_after=after, lag=at > 8, seed=at
+            )
+            for at, after in ((4, 0.0), (7, 60.0), (9, 0.0), (12, inf), (15, 0.0))
+        )
+    )
+
+
+def test_each_kind_of_fault_leaves_nothing() -> None:
+    check(*random_schedules(SelfEnd.SHUTDOWN, 1, FAULTS, seconds=200.0, steps=18))
+
+
+def test_a_machine_that_hangs_is_given_up_and_its_job_runs_again() -> None:
+    hang = Schedule(mode=SelfEnd.PROVIDER_TIMER, disaster=Disaster.DEFECT, at=96.6, seed=2)
+    outcome = story(hang)
+    assert outcome.problems() == ()
+    assert outcome.verdict.machines == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("disaster", KILLS)
+def test_a_control_node_that_is_killed_at_each_step_leaves_nothing(mode: SelfEnd, disaster: Disaster) -> None:
+    steps = every_step(mode, RESTARTS, quiet=quiet(mode))
+    check(*islice((one for one in steps if one.disaster is disaster), 0, None, 4))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", MODES)
+def test_many_seeded_faults_leave_nothing(mode: SelfEnd) -> None:
+    check(*random_schedules(mode, 1, 4 * FAULTS, seconds=220.0, steps=25, seed=1))
+
+
+@pytest.mark.long
+def test_many_machines_at_once_leave_nothing() -> None:
+    check(*random_schedules(SelfEnd.SHUTDOWN, 12, FAULTS, seconds=220.0, steps=80))
+
+
+def test_two_control_nodes_on_one_account_never_touch_each_other() -> None:
+    clock = FakeClock()
+    account = SimulatedAccount(clock)
+    both = [
+        RentalSimulation(account=account, clock=clock, store=MemoryStore(), owner=owner, seed=seed)
+        for seed, owner in enumerate(("grid-a", "grid-b"))
+    ]
+    for one in both:
+        one.declare()
+        one.submit(1)
+    for _ in range(5_000):
+        if all(one.is_over() for one in both):
+            break
+        for one in both:
+            one.advance(until=clock.monotonic() + 1.0)
+    for one in both:
+        assert judge(one.story()).problems() == ()
+    assert {one.request.owner for one in account.every.values()} == {"grid-a", "grid-b"}
+
+
+def test_a_store_that_was_restored_from_an_old_copy_ends_no_machine() -> None:
+    clock = FakeClock()
+    account = SimulatedAccount(clock)
+    lost = RentalSimulation(account=account, clock=clock, store=MemoryStore(), job_seconds=600.0)
+    lost.declare()
+    lost.submit(1)
+    assert lost.run_until(lambda: bool(lost.world.executions), 600.0)
+    lost.restart_after = inf
+    lost.die()
+    (machine,) = account.machines_alive()
+
+    old = RentalSimulation(account=account, clock=clock, store=MemoryStore(), seed=1)
+    old.declare()
+    old.run_until(lambda: False, 300.0)
+    assert account.machines_alive() == (machine,)
+    shown = [text for text in old.grid.node.control.problems.lasting.values() if machine.id in text]
+    assert len(shown) == 1
+    assert "gridmill reap" in shown[0]
+    assert "per hour" in shown[0]
+    old.run_until(lambda: False, 2000.0)
+    assert account.machines_alive() == ()  # its own timer has ended it
+    assert replace(lost.story(), died=inf).account is account
