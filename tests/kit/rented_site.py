@@ -136,14 +136,11 @@ class RentedGrid(Simulation):
         self.account = self.account or SimulatedAccount(self.clock)
         provider = SimulatedProvider(self.account)
         self.world = RentedSite(self.clock, self.behave, provider)
-        self.node = self._control()
+        self.node = self.new_node()
         self.declare()
 
-    def _control(self) -> ControlNode:
-        node = Simulation._control(self)
-        node.control.sites.clear()
-        node.control.sites[AWS] = self.world
-        return node
+    def new_node(self, sites=None, background=None) -> ControlNode:
+        return Simulation.new_node(self, {AWS: self.world}, background)
 
     def declare(self) -> None:
         """Write the site and its resource to the store."""
