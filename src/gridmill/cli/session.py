@@ -93,6 +93,7 @@ TIMES: Mapping[str, frozenset[str]] = {
     "Run": frozenset({"created", "started", "ended", "due"}),
     "Schedule": frozenset({"since", "done"}),
     "ScheduleView": frozenset({"next"}),
+    "Secret": frozenset({"created", "changed"}),
     "SecretView": frozenset({"created", "changed"}),
     "TenantView": frozenset({"added", "last_contact"}),
     "PartReport": frozenset({"began", "ended"}),

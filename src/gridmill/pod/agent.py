@@ -19,6 +19,7 @@ from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import (
     PROTOCOL,
     Ack,
+    AttemptOrder,
     Events,
     Goodbye,
     Hello,
@@ -459,8 +460,10 @@ class Agent:
         self._starter.expect([message.order for message in messages if isinstance(message, Start)])
         for message in messages:
             match message:
-                case Start() if self._ending is None:
-                    self._start(message)
+                case Start(order=order) if self._ending is None and self._needs_values(order):
+                    self._ask_for_values(message)
+                case Start(order=order, environment=environment) if self._ending is None:
+                    self._supervisor.start(order, environment)
                 case SecretValues():
                     self._start_with_values(message)
                 case Stop():
@@ -471,16 +474,16 @@ class Agent:
                 case Goodbye(reason=reason):
                     self._end(reason)
 
-    def _start(self, message: Start) -> None:
-        """Starts an attempt, or asks for the values of the secrets that it needs."""
-        order = message.order
-        if not order.job.secrets or self._supervisor.knows(order.attempt_id):
-            self._supervisor.start(order, message.environment)
-            return
+    def _needs_values(self, order: AttemptOrder) -> bool:
+        """Returns whether the attempt can start only with values of secrets. An attempt that was started
+        before needs none."""
+        return bool(order.job.secrets) and not self._supervisor.knows(order.attempt_id)
+
+    def _ask_for_values(self, message: Start) -> None:
         try:
             request = self._secret_requests.ask(message)
         except InputError as error:
-            self._supervisor.refuse(order, error)
+            self._supervisor.refuse(message.order, error)
         else:
             self._control_link.send(request)
 
