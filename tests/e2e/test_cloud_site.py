@@ -5,14 +5,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gridmill.bootstrap.node import EmbeddedNode, embed
 from gridmill.declarations import read_pipeline
-from gridmill.domain.lease import LeaseState, RentalTerms
+from gridmill.domain.lease import LeaseState
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, AttemptState, RunState
 from gridmill.domain.views import RunView
@@ -53,13 +52,13 @@ until [ -e SHARED/go ]; do sleep 0.1; done; hostname >> SHARED/ran"
 class Rented:
     """A home on this machine with a cloud site `burst`, whose machines see the folder `shared`."""
 
-    def __init__(self, folder: Path, cloud: HostCloud, terms: RentalTerms, **settings: str) -> None:
+    def __init__(self, folder: Path, cloud: HostCloud, **settings: str) -> None:
         self.shared, self.cloud = folder / "shared", cloud
         home = str(folder / "home")
         self.settings = read_settings(
             {"GRIDMILL_HOME": home, "GRIDMILL_GRACE": "1", "GRIDMILL_OBSERVE": "0.2"}
         )
-        self.renter = Renter("burst", terms, time.time)
+        self.renter = Renter()
         self.node = self.open()
         place = Site(name="burst", kind=SiteKind.CLOUD, settings={"provider": "hosts", **settings})
         self.node.grid.add_site(place)
@@ -71,7 +70,6 @@ class Rented:
 
     def leave(self) -> None:
         """The control node ends, and the machines go on."""
-        self.renter.stop()
         self.node.close(tear_down=False)
 
     def start(self, text: str = CARRIED) -> str:
@@ -113,7 +111,8 @@ class Rented:
             lambda: all(one.state is LeaseState.CLOSED for one in self.renter.leases.values()),
             "all leases are closed",
         )
-        assert [one.name for one in (self.settings.home / "leases").iterdir()] == ["owner.mark"]
+        folder = self.settings.home / "leases"
+        self.wait(lambda: [one.name for one in folder.iterdir()] == ["owner.mark"], "the keys are deleted")
 
     def gridmill(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """A command of this home."""
@@ -145,7 +144,7 @@ class Rented:
 
 
 Rent = Callable[..., Rented]
-TERMS = RentalTerms(max_seconds=3600, dead_man_seconds=600)
+TERMS = {"max_hours": "1", "dead_man": "10m"}
 
 
 @pytest.fixture
@@ -159,8 +158,8 @@ def rent() -> Iterator[Rent]:
             cloud = HostCloud(net)
             plug_in(cloud)
 
-            def make(terms: RentalTerms = TERMS, **settings: str) -> Rented:
-                opened.append(Rented(folder, cloud, terms, **settings))
+            def make(**settings: str) -> Rented:
+                opened.append(Rented(folder, cloud, **{**TERMS, **settings}))
                 return opened[-1]
 
             yield make
@@ -179,9 +178,10 @@ def test_a_job_on_a_rented_machine_reads_and_writes_data_of_home(rent: Rent) -> 
     assert output.read_text().split()[:2] == ["200000", "199999"]
     assert rented.ran_on() == [f"m{number}" for number in (20,)]
     rented.returned()
-    [report] = rented.renter.reports.values()
-    assert report.installed == "image"
-    assert set(report.seconds) == {"ssh", "check", "install", "start"}
+    [lease] = rented.renter.leases.values()
+    phases = {f"{phase} seconds" for phase in ("ssh", "check", "install", "start")}
+    assert set(lease.facts) == {"installed", *phases}
+    assert lease.facts["installed"] == "image"
 
 
 def test_the_control_node_is_restarted_while_a_job_runs(rent: Rent) -> None:
@@ -205,18 +205,18 @@ def test_the_control_node_is_restarted_while_a_job_runs(rent: Rent) -> None:
 
 @pytest.mark.long
 def test_a_machine_without_contact_ends_itself_after_its_job(rent: Rent) -> None:
-    rented = rent(replace(TERMS, dead_man_seconds=15))
+    rented = rent(dead_man="1m")
     run = rented.start()
     machine = rented.begun(run)
     assert machine.host is not None
     rented.leave()
     silent = time.monotonic()
     watched = f"/proc/{machine.host.init}/root/run/gridmill/state"
-    rented.wait(lambda: time.monotonic() - silent > 20, "it had no contact for longer than the time")
+    rented.wait(lambda: time.monotonic() - silent > 70, "it had no contact for longer than the time")
     assert "working=1" in Path(watched).read_text()
     assert not has_ended(machine), "a job runs on it"
     rented.go()
-    rented.wait(lambda: has_ended(machine), "it ends itself", 60)
+    rented.wait(lambda: has_ended(machine), "it ends itself", 120)
     rented.open()
     view = rented.ended(run)
     assert view.run.state is RunState.SUCCEEDED, "the job ran again, because its result was lost"
@@ -225,10 +225,12 @@ def test_a_machine_without_contact_ends_itself_after_its_job(rent: Rent) -> None
 
 @pytest.mark.long
 def test_a_machine_ends_itself_at_the_longest_time_although_a_job_runs(rent: Rent) -> None:
-    rented = rent(replace(TERMS, max_seconds=25))
+    rented = rent(max_hours="1m")
     run = rented.start()
     machine = rented.begun(run)
-    rented.wait(lambda: has_ended(machine), "it ends itself", 60)
+    rented.leave()
+    rented.wait(lambda: has_ended(machine), "it ends itself", 120)
+    rented.open()
     rented.go()
     assert rented.ended(run).run.state is RunState.SUCCEEDED
 
@@ -243,7 +245,7 @@ def test_a_job_on_a_machine_that_vanishes_runs_on_another_one(rent: Rent) -> Non
     two = next(one for one in view.jobs if one.job.job.name == "two")
     assert view.run.state is RunState.SUCCEEDED
     assert [one.state for one in two.attempts] == [AttemptState.LOST, AttemptState.SUCCEEDED]
-    assert two.attempts[0].message == "the machine has ended"
+    assert "the machine was ended at the provider" in two.attempts[0].message
     assert rented.ran_on() == ["m21"]
 
 
@@ -274,8 +276,8 @@ def test_a_machine_that_lacks_a_gpu_is_replaced(rent: Rent) -> None:
     view = rented.ended(rented.start(CARRIED.replace("cpus: 1,", "cpus: 1, gpus: 2,")))
     assert view.run.state is RunState.SUCCEEDED, [one.job.message for one in view.jobs]
     assert rented.renter.faults == ["the machine is defective: it has 1 working GPUs, and 2 were promised"]
-    [report] = rented.renter.reports.values()
-    assert (report.gpus, report.driver) == (("NVIDIA A10G",) * 2, "550.54.15")
+    [lease] = rented.renter.leases.values()
+    assert (lease.facts["gpus"], lease.facts["driver"]) == ("NVIDIA A10G, NVIDIA A10G", "550.54.15")
     assert rented.ran_on() == ["m21"]
 
 
@@ -297,7 +299,7 @@ def test_a_notice_of_the_provider_ends_the_job_with_a_checkpoint(
     rent: Rent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(NOTICES, "hosts", "cat /run/interruption")
-    rented = rent(replace(TERMS, spot=True))
+    rented = rent(spot="true", max_price="1")
     run = rented.start(RESUMED)
     machine = rented.begun(run)
     assert machine.host is not None

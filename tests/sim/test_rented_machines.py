@@ -236,7 +236,7 @@ def test_machines_of_an_unknown_lease_are_shown_and_their_numbers_are_not_used()
     grid.until(lambda: job(grid).state is JobState.SUCCEEDED)
     grid.until(lambda: bool(grid.leases()) and not grid.leases()[-1].is_open)
     shown = " ".join(grid.node.control.problems.lasting.values())
-    assert "lease-7, which is not in the store: it costs 1.00 USD per hour. `gridmill reap aws`" in shown
+    assert "lease-7, which is not in the store: it costs 1.00 USD per hour. `gridmill reap" in shown
     assert [one.id for one in grid.leases()] == ["lease-8"]
     assert grid.alive() == 1
 
@@ -261,3 +261,14 @@ def test_the_rate_limits_of_the_provider_are_respected_for_many_leases():
     launches = [one.at for one in grid.account.calls if one.method == "launch"]
     assert all(b - a >= 12.0 for a, b in pairwise(launches))
     assert (len(grid.leases()), grid.alive()) == (4, 0)
+
+
+def test_a_used_budget_stops_further_rentals_and_is_shown():
+    grid = with_terms(budget="0.01")
+    grid.start()
+    grid.until(grid.is_over)
+    grid.start(pipeline="q")
+    grid.until(lambda: any("budget of burst" in one for one in grid.node.control.problems.lasting.values()))
+    shown = next(one for one in grid.node.control.problems.lasting.values() if "budget of burst" in one)
+    assert shown.startswith("the budget of burst for 2023-11 is used: 0.0")
+    assert len(grid.leases()) == 1

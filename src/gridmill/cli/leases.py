@@ -96,6 +96,7 @@ def show_lease(view: LeaseView) -> RenderableType:
             "" if one is None else f"{one.machine_id} ({one.instance_type} in {place})",
         ),
         ("address", lease.address),
+        *lease.facts.items(),
         ("price", "" if one is None else f"{_money(view.price_micros, view.currency)} per hour"),
         ("cost", _money(view.cost_micros, view.currency)),
         ("of it without a job", "" if not view.cost_micros else _money(view.idle_micros, view.currency)),

@@ -1,12 +1,14 @@
 """This module has the state of rentals that is lost at a restart: the provider's last list, the calls that
 run, and the offers of each site."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from math import inf
 
 from gridmill.control.background import BackgroundRunner, ImmediateRunner
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import Lease
+from gridmill.domain.lease_cost import CostBy, costs
 from gridmill.domain.machine import Offer, Quota
 from gridmill.ports.cloud import RentingSite
 from gridmill.scheduler.rental_calls import Calls
@@ -54,6 +56,16 @@ class SiteRental:
     market_wanted: frozenset[tuple[str, str]] = frozenset()
     live: dict[str, frozenset[str]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    spent: tuple[str, dict[str, int]] | None = None
+    """The month, and the cost of the closed leases in this month by resource, if they were read."""
+
+    def month_cost_micros(self, resource: str, month: str, leases: Callable[[], Iterable[Lease]]) -> int:
+        """Return the cost of the closed leases of a resource in a month. `leases` reads all leases of the
+        site; they are read again only after a lease was closed."""
+        if self.spent is None or self.spent[0] != month:
+            rows = costs((one for one in leases() if not one.is_open), CostBy.RESOURCE, 0.0, month)
+            self.spent = month, {row.name: row.micros for row in rows}
+        return self.spent[1].get(resource, 0)
 
     def calls(self) -> Calls:
         """Return the calls that run or have to wait."""
@@ -85,6 +97,7 @@ class SiteRental:
     def forget_closed(self, lease: Lease) -> None:
         """Remove the values of a lease that was closed."""
         self.closed.add(lease.id)
+        self.spent = None
         self.live.pop(lease.id, None)
         for one in lease.tries:
             for values in (self.sent, self.repeats, self.seen):

@@ -7,6 +7,7 @@ has confirmed that the machine and everything that was created for it no longer 
 """
 
 from collections.abc import Mapping
+from dataclasses import field
 from enum import StrEnum
 
 from gridmill.domain.frozen import dataclass, replace
@@ -145,7 +146,7 @@ class RentalTerms:
     failure, the machine is kept for `keep_on_failure_seconds`, but not longer than the limits allow.
     `accept_no_self_end` permits machines that cannot end themselves. `image` is an image of the provider
     (empty: the provider's image for the type). `disk_bytes` is the size of the machine's disk (None:
-    computed from the job).
+    computed from the job). `budget_micros` is the highest cost of all rentals of the resource in one month.
     """
 
     instance_type: str = ""
@@ -154,6 +155,7 @@ class RentalTerms:
     spot: bool = False
     max_price_micros: int | None = None
     max_cost_micros: int | None = None
+    budget_micros: int | None = None
     currency: str = "USD"
     max_seconds: float = 24 * HOUR_SECONDS
     dead_man_seconds: float = 900.0
@@ -188,7 +190,7 @@ class Lease:
     address at which the machine's SSH server answers. `leftovers` are the ids of the provider's resources,
     other than machines, that could not be deleted yet. `uses` has the times for which jobs used the machine,
     up to the Unix time `counted`. `failed` is the time at which an attempt on the machine failed last.
-    `hopeless` means that no machine can be rented for the pod.
+    `hopeless` means that no machine can be rented for the pod. `facts` describe the prepared machine.
     """
 
     id: str
@@ -215,6 +217,7 @@ class Lease:
     counted: float = 0.0
     failed: float | None = None
     hopeless: bool = False
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def last_try(self) -> LaunchTry | None:

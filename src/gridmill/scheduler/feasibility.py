@@ -17,6 +17,9 @@ from gridmill.scheduler.capacity import most_jobs, places_in
 from gridmill.scheduler.queue import Demand
 from gridmill.scheduler.snapshot import Snapshot
 
+INSTANCE_TYPE = "instance_type"
+"""The setting of a resource at a cloud site that selects a type of machine."""
+
 
 class RefusalReason(NamedTuple):
     """The reason why a job is refused, and the remedy for the user."""
@@ -45,7 +48,7 @@ def fitting_shapes(snapshot: Snapshot, resource: Resource) -> tuple[Amounts, ...
         cpus=resource.cpus or 0.0, memory_bytes=resource.memory_bytes or 0, gpus=gpus_of(resource)
     )
     site = snapshot.sites.get(resource.site)
-    if site is not None and "partition" in resource.settings:
+    if site is not None and not resource.settings.keys().isdisjoint(_SELECTS_NODES):
         shapes = tuple(
             node.capacity for node in (*_nodes_of(site, resource), *_nodes_of(site, resource, away=True))
         )
@@ -55,10 +58,22 @@ def fitting_shapes(snapshot: Snapshot, resource: Resource) -> tuple[Amounts, ...
     return tuple(shape for shape in shapes if amounts.fits_in(shape))
 
 
+_SELECTS_NODES = frozenset({"partition", INSTANCE_TYPE})
+"""The settings of a resource that select some of the nodes of its site."""
+
+
+def may_use(resource: Resource, node: str) -> bool:
+    """Return whether deployments of the resource may use a node. The nodes `TYPE#K` of a cloud site stand for
+    machines that could be rented, and a resource may select one type."""
+    wanted = resource.settings.get(INSTANCE_TYPE, "")
+    return not wanted or node.rpartition("#")[0] == wanted
+
+
 def _nodes_of(site: Site, resource: Resource, *, away: bool = False) -> tuple[Node, ...]:
-    """Return the nodes of the partition that the resource's deployments use. If the site has no partitions,
-    the function returns all nodes."""
-    nodes = site.away if away else site.nodes
+    """Return the nodes of the partition or of the type that the resource's deployments use. If the resource
+    selects no type and the site has no partitions, the function returns all nodes."""
+    known = site.away if away else site.nodes
+    nodes = tuple(node for node in known if may_use(resource, node.name))
     if not site.partitions:
         return nodes
     named = resource.settings.get("partition") or site.settings.get("partition") or site.partitions[0]

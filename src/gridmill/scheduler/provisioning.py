@@ -14,6 +14,7 @@ from gridmill.scheduler.feasibility import (
     asked_of,
     cpus_of,
     gpus_of,
+    may_use,
     ranks_on,
     sizes_by_ranks,
 )
@@ -195,7 +196,7 @@ def _find_node(
         free = nodes.free(name)
         if demand.node not in ("", name) or (site, name) in draft.reserved or free.gpus < wish.gpus:
             continue
-        if name in excluded:
+        if name in excluded or not may_use(resource, name):
             continue
         if free.cpus + 1e-9 < (wish.cpus if exactly else _least_cpus(draft, lane, demand, name)):
             continue

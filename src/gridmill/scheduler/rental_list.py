@@ -160,7 +160,7 @@ def strangers(
         elif left.lease not in by_id and not any(one.lease == left.lease for one in latest.machines):
             problems[left.id] = (
                 f"{left.kind} {left.id} in {left.region} at {site} has the tags of lease {left.lease or '?'},"
-                f" which is not in the store. `gridmill reap {site}` deletes it"
+                f" which is not in the store. `gridmill reap` deletes it"
             )
     return problems, tuple(actions)
 
@@ -168,6 +168,11 @@ def strangers(
 def _is_second(lease: Lease, machine: Machine) -> bool:
     """Return whether a try of the lease has another machine than this machine with the same token."""
     return any(one.token == machine.token and one.machine_id not in ("", machine.id) for one in lease.tries)
+
+
+def _reap(provider: str, owner: str, lease: str) -> str:
+    whose = f"--owner {owner} " if owner else ""
+    return f"gridmill reap {provider} {whose}--lease {lease or 'LEASE'} --yes"
 
 
 def _unknown(site: str, market: Market, machine: Machine) -> str:
@@ -184,7 +189,7 @@ def _unknown(site: str, market: Market, machine: Machine) -> str:
     return (
         f"machine {machine.id} ({machine.instance_type} in {machine.zone or machine.region}) at {site} has"
         f" the tags of lease {machine.lease or '?'}, which is not in the store: it costs {costs} per hour."
-        f" `gridmill reap {site}` ends it"
+        f" `{_reap(machine.provider, machine.owner, machine.lease)}` ends it"
     )
 
 

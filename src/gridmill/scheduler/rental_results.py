@@ -1,10 +1,14 @@
 """This module has the consequences of finished calls for a lease. Each function is pure, and may be called
 with a result that is no longer of interest: then the lease does not change."""
 
+from collections.abc import Mapping
+
 from gridmill.domain.frozen import replace
 from gridmill.domain.lease import LaunchTry, Lease, LeaseState, TryProblem, TryState, with_try
 from gridmill.domain.machine import Machine
 from gridmill.scheduler.rental_choice import Candidate
+
+NONE: Mapping[str, str] = {}
 
 
 def with_new_try(lease: Lease, candidate: Candidate, token: str, now: float) -> Lease:
@@ -60,13 +64,13 @@ def refused(lease: Lease, token: str, problem: TryProblem, message: str, now: fl
     return with_try(replace(lease, problem=""), over)
 
 
-def prepared(lease: Lease, token: str, address: str, now: float) -> Lease:
-    """Return the lease after its machine became ready."""
+def prepared(lease: Lease, token: str, address: str, now: float, facts: Mapping[str, str] = NONE) -> Lease:
+    """Return the lease after its machine became ready. `facts` describe the machine."""
     one = _try_of(lease, token)
     usable = one is not None and one.state is TryState.CONFIRMED and one.problem is None
     if not usable or lease.state not in (LeaseState.BOOTING, LeaseState.PREPARING):
         return lease
-    return replace(lease, state=LeaseState.READY, address=address, ready=now, problem="")
+    return replace(lease, state=LeaseState.READY, address=address, ready=now, problem="", facts=facts)
 
 
 def faulty(lease: Lease, token: str, message: str) -> Lease:

@@ -39,7 +39,7 @@ from gridmill.scheduler.rental_list import (
 )
 from gridmill.scheduler.rental_results import faulty
 
-BOOT_SECONDS = 900.0
+BOOT_SECONDS = 1800.0
 """A machine that is not ready this many seconds after its start is replaced."""
 RELEASE_SECONDS = 60.0
 """A machine is ended this many seconds before its cost reaches the limit, because the provider bills it

@@ -178,9 +178,9 @@ def test_a_machine_that_never_becomes_ready_is_replaced():
     world.fails = lambda action: (
         "unavailable" if action.call is Call.PREPARE and action.machine.id == "i-1" else ""
     )
-    lease = world.until(LeaseState.READY, seconds=2000.0)
+    lease = world.until(LeaseState.READY, seconds=4000.0)
     assert lease.tries[0].problem is TryProblem.FAULT
-    assert "15 minutes" in lease.tries[0].message
+    assert "30 minutes" in lease.tries[0].message
 
 
 def test_a_machine_that_is_ended_at_the_provider_closes_its_lease_within_a_minute():
@@ -335,7 +335,8 @@ def test_a_machine_of_an_unknown_lease_is_shown_and_not_ended():
     plan = world.step()
     assert plan.strangers == {
         "i-99": "machine i-99 (g5.xlarge in us-east-1a) at aws has the tags of lease lease-77, which is not"
-        " in the store: it costs 1.00 USD per hour. `gridmill reap aws` ends it"
+        " in the store: it costs 1.00 USD per hour. `gridmill reap aws --owner grid --lease lease-77 --yes`"
+        " ends it"
     }
     assert calls(world, Call.TERMINATE) == []
 

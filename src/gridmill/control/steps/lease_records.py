@@ -175,7 +175,7 @@ def machine_text(lease: Lease) -> str:
     cost = "an unknown amount" if one.price_micros is None else show_money(one.price_micros, one.currency)
     return (
         f". Machine {one.machine_id} costs {cost} per hour; `gridmill stop lease {lease.id}` ends it, and"
-        f" `gridmill reap {lease.provider}` ends it without the control node"
+        f" `gridmill reap` ends it without the control node"
     )
 
 

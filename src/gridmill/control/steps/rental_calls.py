@@ -1,6 +1,6 @@
 """This module makes the calls of leases to providers and sites, and applies their results."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -22,7 +22,7 @@ from gridmill.errors import (
     UnavailableError,
     explained,
 )
-from gridmill.ports.cloud import CloudPort, RentingSite
+from gridmill.ports.cloud import CloudPort, MachineReport, RentingSite
 from gridmill.scheduler.rental_calls import Action, Call
 from gridmill.scheduler.rental_list import MachineList
 from gridmill.scheduler.rental_results import end_accepted, faulty, launched, prepared, refused
@@ -178,7 +178,15 @@ def _prepared(renting: Renting, rental: SiteRental, action: Action, done: Future
     except GridmillError as error:
         _note_problem(renting, rental, action, error)
     else:
-        _change(renting, rental, action, lambda one: prepared(one, action.key, report.address, now))
+        facts = facts_of(report)
+        _change(renting, rental, action, lambda one: prepared(one, action.key, report.address, now, facts))
+
+
+def facts_of(report: MachineReport) -> Mapping[str, str]:
+    """Return the facts about a prepared machine that are shown with its lease."""
+    facts = {"gpus": ", ".join(report.gpus), "driver": report.driver, "installed": report.installed}
+    facts |= {f"{phase} seconds": f"{seconds:.1f}" for phase, seconds in report.seconds.items()}
+    return {name: text for name, text in facts.items() if text}
 
 
 def _terminated(renting: Renting, rental: SiteRental, action: Action, done: Future[None]) -> None:

@@ -27,7 +27,8 @@ from gridmill.control.steps.rental_calls import action_call, finish_call, finish
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
 from gridmill.domain.lease import Lease, LeaseState, RentalTerms
-from gridmill.domain.lease_cost import counted, live_uses
+from gridmill.domain.lease_cost import CostBy, costs, counted, live_uses, month_of
+from gridmill.domain.rental_estimate import show_money
 from gridmill.domain.rental_terms import rental_terms
 from gridmill.domain.resource import Resource
 from gridmill.domain.site import Site, SiteKind
@@ -75,7 +76,8 @@ def _rent_at(renting: Renting, site: str) -> float:
     _commit(renting, transaction, site, port, rental, plan, final)
     renting.ledger.stage(transaction)
     open_leases = [one for one in final.values() if one.is_open]
-    _show_problems(renting, site, rental, open_leases, "", plan.strangers)
+    shown = {**plan.strangers, **{f"budget of {key}": text for key, text in situation.halted.items()}}
+    _show_problems(renting, site, rental, open_leases, "", shown)
     if plan.opened or plan.changed or plan.tries:
         return 0.0
     return max(0.0, min(plan.again_at - now, _refresh_market(renting, site, port, rental, situation)))
@@ -105,6 +107,7 @@ def _read(
     declared = snapshot.sites.get(site)
     traits = port.cloud().traits
     nodes = declared.nodes if declared is not None else ()
+    terms = _terms(declared, deployments)
     return RentingSituation(
         site=site,
         owner=port.owner,
@@ -119,7 +122,8 @@ def _read(
         deployments=deployments,
         leases=tuple(leases),
         closed=frozenset(rental.closed),
-        terms=_terms(declared, deployments),
+        terms=terms,
+        halted=_halted(renting, site, rental, leases, terms),
         silent_seconds=_silent_seconds(renting),
         latest=rental.latest,
         sightings=rental.sightings(),
@@ -145,6 +149,30 @@ def _terms(site: Site | None, deployments: Sequence[Deployment]) -> Mapping[str,
     return found
 
 
+def _halted(
+    renting: Renting,
+    site: str,
+    rental: SiteRental,
+    leases: Sequence[Lease],
+    terms: Mapping[str, RentalTerms],
+) -> Mapping[str, str]:
+    """Return the resources whose budget for this month is used, with the reason. Machines that are rented
+    already go on."""
+    now = renting.now()
+    month = month_of(now)
+    read = partial(renting.ledger.read_all, Lease, parent=site)
+    halted: dict[str, str] = {}
+    for resource, one in terms.items():
+        if one.budget_micros is None:
+            continue
+        open_cost = costs((each for each in leases if each.resource == resource), CostBy.RESOURCE, now, month)
+        used = rental.month_cost_micros(resource, month, read) + sum(row.micros for row in open_cost)
+        if used >= one.budget_micros:
+            budget, spent = (show_money(amount, one.currency) for amount in (one.budget_micros, used))
+            halted[resource] = f"the budget of {resource} for {month} is used: {spent} of {budget}"
+    return halted
+
+
 def _commit(
     renting: Renting,
     transaction: Transaction,
@@ -168,7 +196,8 @@ def _commit(
         transaction.then(partial(_tell_site, port, rental, told))
     for lease in final.values():
         if not lease.is_open:
-            forget = Action(call=Call.FORGET, key=lease.id, lease=lease)
+            # another key, because the connections of the lease may still be closing
+            forget = Action(call=Call.FORGET, key=f"{lease.id} closed", lease=lease)
             transaction.then(partial(_start, renting, site, port, rental, forget))
     for action in plan.actions:
         current = action.lease and replace(action, lease=final.get(action.lease.id, action.lease))
