@@ -99,6 +99,7 @@ CAUSES: Mapping[Cause, str] = {
     Cause.SIGNAL: "The program was ended by a signal that Gridmill did not send.",
     Cause.STOPPED: "The run or the attempt was stopped.",
     Cause.LOST: "The pod of the attempt ended while the attempt ran.",
+    Cause.TAKEN: "The provider or its user ended the rented machine while the attempt ran.",
     Cause.INPUT: "The declaration or the data of the job is wrong, so a retry cannot help.",
     Cause.OUTPUT: "The result of the attempt cannot be stored, or a declared output is missing.",
     Cause.STORAGE: "Storage could not be read or written, for example because the disk is full.",

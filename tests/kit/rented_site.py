@@ -104,9 +104,10 @@ class RentedSite(SimulatedWorld):
     def _seen(self, pod_id: str) -> PodReport:
         if pod_id in self.over:
             self.kill_pod(pod_id)
-            return PodReport(status=PodStatus.GONE, message=self.over[pod_id], left=True)
+            return PodReport(status=PodStatus.GONE, message=self.over[pod_id], left=True, taken=True)
         if pod_id in self.pods:
-            return self._pod_report(pod_id)
+            hung = any(one.hangs_at <= self.clock.monotonic() for one in self.account.machines_alive())
+            return PodReport(status=PodStatus.UNKNOWN) if hung else self._pod_report(pod_id)
         return PodReport(status=PodStatus.QUEUED, message="a machine will be rented")
 
     def undelivered_events(self, pod_id: str):

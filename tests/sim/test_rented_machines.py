@@ -272,3 +272,17 @@ def test_a_used_budget_stops_further_rentals_and_is_shown():
     shown = next(one for one in grid.node.control.problems.lasting.values() if "budget of burst" in one)
     assert shown.startswith("the budget of burst for 2023-11 is used: 0.0")
     assert len(grid.leases()) == 1
+
+
+def test_a_machine_that_hangs_is_replaced_after_the_dead_man_time():
+    grid = RentedGrid(behave=lambda order: Behaviour(seconds=120.0), settings={"dead_man": "5m"})
+    grid.start()
+    grid.until(lambda: job(grid).state is JobState.RUNNING)
+    (pod,) = grid.world.pods
+    grid.account.hang_machine(next(iter(grid.account.every)))
+    grid.world.cut_link(pod, 10_000.0)
+    grid.world.freeze(pod, 10_000.0)
+    grid.until(lambda: not grid.leases()[0].is_open, seconds=480.0)
+    assert grid.leases()[0].reason.startswith("the machine has not answered for 5 m")
+    grid.until(grid.is_over)
+    assert (job(grid).state, job(grid).losses, grid.alive()) == (JobState.SUCCEEDED, 0, 0)

@@ -12,9 +12,11 @@ from gridmill.domain.amounts import show_count, show_seconds
 from gridmill.domain.lease import LaunchTry
 from gridmill.domain.lease_cost import CostBy, CostRow, LeaseView
 from gridmill.domain.rental_estimate import show_money
+from gridmill.sdk.client import Client
 
 HEAD = ("lease", "state", "machine", "at", "for", "time", "cost", "")
 _UNKNOWN = "unknown"
+_MOST_TOLD = 20
 
 
 def costs(
@@ -77,6 +79,16 @@ def lease_line(view: LeaseView) -> str:
     price = "" if view.price_micros is None else f" ({_money(view.price_micros, view.currency)} per hour)"
     cost = _money(view.cost_micros, view.currency)
     return f"rented machine {view.id}:{what} {view.phase}, {show_seconds(view.seconds)}, {cost}{price}"
+
+
+def tell_leases(client: Client) -> None:
+    """Print the machines that are still rented at the end of a command, so that nobody expects them to have
+    ended. The control node continues until they have ended."""
+    left = [view for view in client.list_leases(limit=_MOST_TOLD) if view.lease.is_open]
+    for view in left:
+        print_error(lease_line(view))
+    if left:
+        print_error("the control node returns these machines; `gridmill list leases` shows their state")
 
 
 def show_lease(view: LeaseView) -> RenderableType:

@@ -27,6 +27,7 @@ from gridmill.cli.format import (
     node_rows,
     reason_lines,
 )
+from gridmill.cli.leases import tell_leases
 from gridmill.cli.parameters import Adopt, File, Force, Set, read_set
 from gridmill.cli.session import (
     InterruptHandler,
@@ -182,6 +183,8 @@ def run(
             if not detach:
                 view = _to_the_end(client, view, interrupts)
         _show_result(client, view, detached=detach, as_json=json)
+        if not detach:
+            tell_leases(client)
     if not detach:
         _leave(view, interrupted=interrupts.requested)
 

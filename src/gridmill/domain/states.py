@@ -83,6 +83,8 @@ class Cause(StrEnum):
     SIGNAL = "signal"
     STOPPED = "stopped"
     LOST = "lost"
+    TAKEN = "taken"
+    """The provider or its user has ended the rented machine of the attempt. The attempt is not counted."""
     INPUT = "input"
     """The declaration or the data of the job is wrong, so a retry cannot help."""
     OUTPUT = "output"

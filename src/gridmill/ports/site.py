@@ -43,7 +43,8 @@ class PodReport:
     the site measured. `hopeless` is true if another pod of the same kind would fail in the same way. `unfit`
     is true if the node of the pod lacks a property that the node had reported, such as free memory; the pod
     may start on another node. `left` is true if the node of the pod has left the site, so that the end of
-    the pod shows no fault of the pod itself.
+    the pod shows no fault of the pod itself. `taken` is true if the provider or its user has ended the rented
+    machine of the pod; the attempts on it are then not counted.
     """
 
     status: PodStatus
@@ -55,6 +56,7 @@ class PodReport:
     hopeless: bool = False
     unfit: bool = False
     left: bool = False
+    taken: bool = False
 
 
 class PodListeners(Protocol):

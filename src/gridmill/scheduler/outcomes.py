@@ -25,6 +25,8 @@ from gridmill.scheduler.snapshot import Snapshot
 MOST_LOSSES = 5
 """The number of attempts of one job that may end because their pods were lost or because the machine ran out
 of memory. After more lost attempts, the job itself may be the cause."""
+MOST_TAKEN = 50
+"""The number of interruptions of one job by the end of rented machines that are not counted as losses."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 1.0, 60.0
 FIRST_SHORTAGE_SECONDS, LONGEST_SHORTAGE_SECONDS = 5.0, 300.0
 """The first and the longest waiting time after a machine ran out of memory, in seconds. Other programs on
@@ -102,6 +104,9 @@ def delay_of(job_run: JobRun, attempt: Attempt) -> float:
 
 
 def _after_loss(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:
+    if attempt.cause is Cause.TAKEN and job_run.interruptions < MOST_TAKEN:
+        again = replace(job_run, interruptions=job_run.interruptions + 1)
+        return _again(again, now, 0.0, f"attempt {job_run.attempts} was interrupted: {_reason(attempt)}")
     losses = job_run.losses + 1
     lost = replace(job_run, losses=losses)
     if losses > MOST_LOSSES:

@@ -10,6 +10,7 @@ from gridmill.domain.lease import LeaseState, RentalTerms, TryProblem, TryState
 from gridmill.domain.machine import Leftover, Machine, MachineState, ProviderTraits, Quota, SelfEnd
 from gridmill.scheduler.rental_calls import Call
 from gridmill.scheduler.rental_choice import Market
+from gridmill.scheduler.renting import decide
 
 
 def a_world(**fields) -> RentingWorld:
@@ -310,6 +311,18 @@ def test_a_failed_list_is_not_requested_again_without_a_pause():
     world.now += 100
     world.step(0.0)
     assert world.commit().again_at > world.now
+
+
+def test_a_machine_that_does_not_answer_is_ended_after_the_dead_man_time():
+    world = a_world(terms=RentalTerms(dead_man_seconds=600.0))
+    lease = world.until(LeaseState.READY)
+    silent = replace(world.situation(), silent_seconds={lease.pod_id: 599.0})
+    assert decide(silent, world.now).changed == ()
+    (ended,) = decide(replace(silent, silent_seconds={lease.pod_id: 600.0}), world.now).changed
+    assert (ended.state, ended.reason) == (
+        LeaseState.RELEASING,
+        "the machine has not answered for 10 m 00 s",
+    )
 
 
 def test_release_never_gives_up():

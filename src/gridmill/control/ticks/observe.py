@@ -318,7 +318,8 @@ def lost_with(attempt: Attempt, sight: PodReport, now: float, *, alone: bool = T
         return AttemptOutcome(
             state=AttemptState.FAILED, cause=Cause.MEMORY, message=sight.message, hint=_MEMORY_HINT, use=use
         )
-    return replace(LOST, message=sight.message or LOST.message, use=use)
+    cause = Cause.TAKEN if sight.taken else Cause.LOST
+    return replace(LOST, cause=cause, message=sight.message or LOST.message, use=use)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

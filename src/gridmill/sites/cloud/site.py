@@ -208,7 +208,7 @@ class CloudSite:
             ended, is_known = self._ended.get(pod_id), self._leases is not None
             is_waiting = pod_id in self._waiting
         if ended is not None:
-            return PodReport(status=PodStatus.GONE, message=ended.reason, left=ended.left)
+            return PodReport(status=PodStatus.GONE, message=ended.reason, left=ended.left, taken=ended.left)
         if lease is not None and lease.state is LeaseState.READY:
             return self._on_machine(pod_id, lease)
         if lease is not None:
@@ -253,7 +253,7 @@ class CloudSite:
             return PodReport(status=PodStatus.UNKNOWN, message=f"{why}; {error.message}")
         with self._lock:
             self._waiting.pop(pod_id, None)
-        return PodReport(status=PodStatus.GONE, message=why, left=True)
+        return PodReport(status=PodStatus.GONE, message=why, left=True, taken=True)
 
     def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
         """Returns the events of a GONE pod, and downloads the results that they report, as long as its
