@@ -127,16 +127,18 @@ def choose(lease: Lease, market: Market, refusals: Sequence[Refusal], now: float
 
 def candidates(lease: Lease, market: Market) -> tuple[Candidate, ...]:
     """Return the machines that fit the needs and the terms of the lease, the best first: zones in which no
-    machine of the lease was defective, then the cheapest."""
+    machine of the lease was defective, then the cheapest, then the smallest."""
     faults = [one for one in lease.tries if one.problem is TryProblem.FAULT]
     fitting = [one for one in market.offers if not misfit(lease.terms, needs_of(lease), market, one)]
-    found = [one for offer in fitting for one in _of(lease, offer)]
+    found = [(offer, one) for offer in fitting for one in _of(lease, offer)]
 
-    def order(one: Candidate) -> tuple[int, bool, int, str, str, str]:
+    def order(pair: tuple[Offer, Candidate]) -> tuple[int, bool, int, int, int, str, str, str]:
+        offer, one = pair
         bad = sum((each.zone, each.instance_type) == (one.zone, one.instance_type) for each in faults)
-        return bad, one.price_micros is None, one.price_micros or 0, one.instance_type, one.region, one.zone
+        price, size = one.price_micros, (offer.gpus, offer.memory_bytes)
+        return bad, price is None, price or 0, *size, one.instance_type, one.region, one.zone
 
-    return tuple(sorted(found, key=order))
+    return tuple(one for _, one in sorted(found, key=order))
 
 
 def _of(lease: Lease, offer: Offer) -> Iterator[Candidate]:
