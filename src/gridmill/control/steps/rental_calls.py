@@ -27,6 +27,8 @@ from gridmill.scheduler.rental_calls import Action, Call
 from gridmill.scheduler.rental_list import MachineList
 from gridmill.scheduler.rental_results import end_accepted, faulty, launched, prepared, refused
 
+DELETE_AGAIN_SECONDS = 30.0
+"""The seconds after which something is deleted again that the provider still lists."""
 TERMINATE_AGAIN_SECONDS = 30.0
 """A machine that has not ended this many seconds after the provider has accepted the request is ended
 again."""
@@ -83,6 +85,9 @@ def finish_call(renting: Renting, site: str, rental: SiteRental, action: Action,
             _terminated(renting, rental, action, done)
         case Call.DELETE if error is not None:
             _note_problem(renting, rental, action, error)
+        case Call.DELETE:
+            # the last list still names the leftover, so that the call would be repeated at once
+            rental.not_before[action.id] = renting.now() + DELETE_AGAIN_SECONDS
         case _:
             pass
 
