@@ -7,7 +7,9 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from math import inf
+from typing import Any
 
+from bench.measure import REPOSITORY
 from gridmill.domain.machine import SelfEnd
 from gridmill.stores.memory import MemoryStore
 from gridmill.testing.cloud.kill_test import (
@@ -55,7 +57,13 @@ def run(count: int = 250, many: int = 8, limit_seconds: float = inf) -> dict[str
         for at in range(0, len(mixed), 16):
             if time.monotonic() < until:
                 outcomes += pool.map(story, mixed[at : at + 16])
-    return {"rows": [row for mode in SelfEnd for row in _rows(mode, outcomes)], "stories": len(outcomes)}
+    told = {one.schedule.disaster for one in outcomes}
+    faults = [one.value for one in Disaster if one in told and one not in KILLS]
+    return {
+        "rows": [row for mode in SelfEnd for row in _rows(mode, outcomes)],
+        "stories": len(outcomes),
+        "faults": faults,
+    }
 
 
 def _rows(mode: SelfEnd, outcomes: Sequence[Outcome]) -> Iterator[dict[str, object]]:
@@ -86,4 +94,48 @@ def _row(mode: SelfEnd, ending: str, group: Sequence[Outcome]) -> dict[str, obje
     }
 
 
-__all__ = ["KILLS", "run"]
+PAGE = REPOSITORY / "docs" / "reference" / "rented-machines.md"
+HEAD = """\
+# What is tested about rented machines
+
+`python -m bench.rentals` makes this page: it runs {stories} schedules in simulated time. In most of them, the
+control node is killed (SIGKILL) before or after one of its commits or one of its calls to the provider. It
+starts again at once, after 60 s, or never. The others have one of these faults: {faults}. The lists of the
+provider are up to 60 s late in half of the schedules. The simulated provider counts
+which machines exist and what they cost, independent of the records of Gridmill.
+
+The rows are the ways in which a machine can end itself: by a shutdown (as at EC2), by a timer of the provider
+(as at Google), by a call to the provider with a credential of its own, or not at all. Without a restart, a
+machine ends itself 15 minutes after its last contact or its last job.
+
+| machine ends itself by | control node | schedules | machines | machines leaked | other resources left | \
+billed beyond need, most | jobs lost | results accepted twice |
+|---|---|---|---|---|---|---|---|---|
+"""
+TAIL = """
+If the control node never starts again, keys and security groups remain, which cost nothing. `gridmill reap`
+deletes them ([End forgotten machines](../how-to/reap.md)). A machine that cannot end itself is leaked then.
+Such machines are rented only with `accept_no_self_end`, and need `gridmill reap` at another place.
+The provider is simulated: no schedule was run against the account of a real provider.
+"""
+
+
+def page(result: dict[str, Any]) -> str:
+    """The page with the table of a result."""
+    lines = [
+        f"| {row['mode']} | {row['control node']} | {row['schedules']} | {row['machines']} |"
+        f" {row['machines leaked']} | {row['other resources left']} |"
+        f" {row['billed beyond need, most s']:,} s |"
+        f" {'' if row['jobs lost'] is None else row['jobs lost']} | {row['results accepted twice']} |"
+        for row in result["rows"]
+    ]
+    return (
+        HEAD.format(stories=result["stories"], faults=", ".join(result["faults"]))
+        + "\n".join(lines)
+        + "\n"
+        + TAIL
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(run()))
