@@ -17,6 +17,7 @@ _UNITS: Mapping[int, str] = {
     id(scalars.PERIOD): "Duration",
     id(scalars.SIZE): "Size",
     id(scalars.COUNT): "Count",
+    id(scalars.MONEY): "str | int | float",
     id(scalars.NAME): "str",
     id(scalars.AUTO): "int | str",
 }

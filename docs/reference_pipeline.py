@@ -124,6 +124,7 @@ _WORDS: Mapping[int, str] = {
     id(scalars.PERIOD): "period",
     id(scalars.SIZE): "size",
     id(scalars.COUNT): "count",
+    id(scalars.MONEY): "amount of money",
     id(scalars.NAME): "name",
     id(scalars.AUTO): "whole number or `auto`",
     id(scalars.SCALAR): "text, number or flag",

@@ -22,6 +22,7 @@ Noun: TypeAlias = Any  # Any, because the record classes have no common base cla
 POSITIVE = frozenset(
     {
         "timeout_seconds",
+        "deadline_seconds",
         "cpus",
         "memory_bytes",
         "disk_bytes",
@@ -80,7 +81,9 @@ def flaws(noun: Noun) -> Iterator[InvariantViolation]:
 
 def written(field: str) -> str:
     """Returns the name of a field in YAML."""
-    return field.removesuffix("_seconds").removesuffix("_bytes").removesuffix("_months")
+    return (
+        field.removesuffix("_seconds").removesuffix("_bytes").removesuffix("_months").removesuffix("_micros")
+    )
 
 
 def _amounts(noun: Noun) -> Iterator[InvariantViolation]:

@@ -17,6 +17,7 @@ from gridmill.declarations.yaml import YamlFloat, YamlInteger
 from gridmill.domain.amounts import parse_bytes, parse_count, parse_period, parse_seconds
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import did_you_mean
+from gridmill.domain.rental_terms import parse_micros
 from gridmill.domain.secret import reference_to
 from gridmill.errors import InputError
 
@@ -207,6 +208,11 @@ AS_WRITTEN = ScalarType(expected="a number", parse=_as_written, schema=NUMBER.sc
 FLAG = ScalarType(expected="true or false", parse=_flag, schema=_or_parameter("boolean"))
 DURATION = _unit(parse_seconds, "a duration such as 5m", "ms|[sS]|m|min|[hH]|[dD]|[wW]")
 PERIOD = _unit(parse_period, "a period such as 5m, 7d or 6mo", "ms|[sS]|m|min|[hH]|[dD]|[wW]|mo|y")
+MONEY = ScalarType(
+    expected="an amount of money such as 2.50",
+    parse=_with_unit(parse_micros, "an amount of money such as 2.50"),
+    schema={"anyOf": [{"type": "number", "minimum": 0}, PARAMETER]},
+)
 SIZE = _unit(parse_bytes, "a size such as 2GiB", "[kKmMgGtT]([iI]?B)?|[kmgt]i?b|[bB]")
 COUNT = _unit(parse_count, "a count such as 42 or 1M", "[kKmMbB]")
 

@@ -1,6 +1,7 @@
 """The YAML shape of each record, derived from its dataclass as a schema of pydantic-core.
 
 - The field `x_seconds` or `x_bytes` of a record is written as `x` in YAML, and its value has a unit.
+- The field `x_micros` of a record is written as `x`, in whole units of the currency.
 - Counts of rows and columns can have the suffixes k, M and B.
 - If a record has `x_months` beside `x_seconds`, `x` is a period, which can be a number of calendar months.
 - A tuple can be written as a single value.
@@ -69,7 +70,7 @@ _LEAVES: Mapping[tuple[type, str], ScalarType] = {
     (StreamSource, "url"): scalars.TEXT_OR_SECRET,
     (TrainingSpec, "track"): scalars.TEXT_OR_SECRET,
 }
-_UNITS = {"_seconds": scalars.DURATION, "_bytes": scalars.SIZE}
+_UNITS = {"_seconds": scalars.DURATION, "_bytes": scalars.SIZE, "_micros": scalars.MONEY}
 _COUNTS = ("rows", "columns")
 _SCALARS = frozenset({str, int, float, bool})
 

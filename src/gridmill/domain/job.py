@@ -109,6 +109,11 @@ class Job:
     size and the number of the attempt's files on the disk while it runs; an attempt above its limit is
     ended.
 
+    `deadline_seconds` is the time from the moment when the job is ready until its result must be at home. If
+    the job can use several resources, it gets the cheapest resource that is expected to meet the deadline.
+    `budget_micros` is the highest expected cost of one attempt on a rented machine, in micro-units of the
+    currency of the provider's prices; a job that is expected to cost more is refused.
+
     If an earlier version was made from the same declaration, inputs and code, the job is restored from that
     version and is not executed. `cache` changes whether the job is restored: with `false`, the job is
     executed in every run, and with `true`, it can be restored in every run. If `cache` is not set, runs that
@@ -145,6 +150,8 @@ class Job:
     cpus: float | None = None
     disk_bytes: int | None = None
     disk_files: int | None = None
+    deadline_seconds: float | None = None
+    budget_micros: int | None = None
     sink: SinkSpec | None = None
     dataset: DatasetSpec | None = None
     training: TrainingSpec | None = None

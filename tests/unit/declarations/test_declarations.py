@@ -56,6 +56,15 @@ def test_sizes(written: str, size: int) -> None:
     assert job(f"{{command: x, memory: {written}}}").memory_bytes == size
 
 
+@pytest.mark.parametrize(
+    ("written", "micros"), [("2.50", 2_500_000), ("0", 0), ("0.000001", 1), ("12", 12_000_000)]
+)
+def test_amounts_of_money(written: str, micros: int) -> None:
+    declared = job(f"{{command: x, budget: {written}, deadline: 2h}}")
+    assert declared.budget_micros == micros
+    assert declared.deadline_seconds == 7200.0
+
+
 @pytest.mark.parametrize(("written", "count"), [("1M", 10**6), ("250k", 250_000), ("42", 42)])
 def test_counts(written: str, count: int) -> None:
     assert job(f"{{command: x, rows: {written}}}").rows == count

@@ -56,6 +56,19 @@ def test_all_problems_are_said_at_once_in_order_of_lines() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("budget: much", "jobs.a.budget: expected an amount of money such as 2.50, got 'much'"),
+        ("budget: -1", "jobs.a.budget: expected an amount of money such as 2.50, got -1"),
+        ("budget: 0.0000001", "jobs.a.budget: expected an amount of money such as 2.50, got 1e-07"),
+        ("deadline: 0", "jobs.a.deadline: `deadline` must be more than 0, got 0.0"),
+    ],
+)
+def test_a_wrong_budget_or_deadline_is_refused(written: str, message: str) -> None:
+    assert said(f"pipeline: p\njobs:\n  a: {{command: x, {written}}}") == f"f.yaml:3: {message}"
+
+
 def test_no_more_than_ten_are_listed() -> None:
     jobs = "\n".join(f"  j{number}: {{command: x, retries: no}}" for number in range(30))
     lines = said(f"pipeline: p\njobs:\n{jobs}").splitlines()
