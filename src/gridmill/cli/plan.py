@@ -13,6 +13,7 @@ from gridmill.cli.tables import FittedTable
 from gridmill.domain.amounts import show_bytes, show_count, show_seconds
 from gridmill.domain.job import REMARKS
 from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.rental_estimate import estimate_lines, show_money
 from gridmill.domain.resource import Resource, ResourceAlternative, alternative_text, transfer_lines
 from gridmill.domain.site import Site
 from gridmill.domain.views import DryRun, PlannedJob, ScheduleView
@@ -75,7 +76,23 @@ def show_plan(made: DryRun) -> None:
             screen.print(f"{job.job}: {line}", markup=False)
     for line in made.unchecked:
         screen.print(f"not checked against data: {line}", markup=False)
-    screen.print(f"expected: {took}, {show_bytes(made.peak_memory_bytes)} of memory at most")
+    money = _whole_cost(made)
+    screen.print(f"expected: {took}, {show_bytes(made.peak_memory_bytes)} of memory at most{money}")
+
+
+def _whole_cost(made: DryRun) -> str:
+    """Return the expected cost of the machines that the run rents, as the end of a sentence. The result is
+    empty if the run rents no machine."""
+    rented = [job.rentals[job.resource] for job in made.jobs if job.resource in job.rentals]
+    if not rented:
+        return ""
+    costs = [one.total_micros for one in rented]
+    known = sum(cost for cost in costs if cost is not None)
+    lacking = costs.count(None)
+    if lacking == len(costs):
+        return ", an unknown cost"
+    more = f" and the unknown cost of {show_count(lacking, 'job')}" if lacking else ""
+    return f", {show_money(known, rented[0].currency)}{more}"
 
 
 def place_lines(job: PlannedJob) -> tuple[str, ...]:
@@ -90,7 +107,19 @@ def place_lines(job: PlannedJob) -> tuple[str, ...]:
         transfer=job.transfer,
     )
     where = job.choice or (alternative_text(alone) if job.transfer is not None else "")
-    return ((where,) if where else ()) + (transfer_lines(job.transfer, job.site) if job.transfer else ())
+    carried = transfer_lines(job.transfer, job.site) if job.transfer else ()
+    return ((where,) if where else ()) + carried + rental_lines(job)
+
+
+def rental_lines(job: PlannedJob) -> tuple[str, ...]:
+    """Return the machine that would be rented for the job, with its time and cost. If the job may use
+    several resources, each line begins with the name of its resource."""
+    several = len(job.alternatives) > 1 or len(job.rentals) > 1
+    return tuple(
+        f"{name}: {line}" if several else line
+        for name, rental in job.rentals.items()
+        for line in estimate_lines(rental)
+    )
 
 
 def _row(job: PlannedJob) -> tuple[str, ...]:

@@ -49,11 +49,11 @@ class Charges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentalEstimate:
-    """The expected time and cost of one job on one rented machine.
+    """The expected time and cost of one job on rented machines, one for each worker.
 
-    `seconds` has the phases whose duration is known, and `micros` has the costs that are known, in
-    micro-units of `currency`. `unknown` names everything that the estimate lacks, and `assumed` names the
-    values that were not measured.
+    `machines` is the number of equal machines. `seconds` has the phases whose duration is known, and `micros`
+    has the known costs of one machine, in micro-units of `currency`. `unknown` names everything that the
+    estimate lacks, and `assumed` names the values that were not measured.
     """
 
     instance_type: str
@@ -63,6 +63,7 @@ class RentalEstimate:
     currency: str = "USD"
     unknown: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    machines: int = 1
 
     @property
     def total_seconds(self) -> float | None:
@@ -71,8 +72,8 @@ class RentalEstimate:
 
     @property
     def total_micros(self) -> int | None:
-        """The cost in micro-units, or None if a part of the cost is unknown."""
-        return sum(self.micros.values()) if len(self.micros) == len(CostKind) else None
+        """The cost of all machines in micro-units, or None if a part of the cost is unknown."""
+        return self.machines * sum(self.micros.values()) if len(self.micros) == len(CostKind) else None
 
 
 def show_money(micros: int, currency: str = "USD") -> str:
@@ -89,6 +90,8 @@ def estimate_lines(estimate: RentalEstimate) -> tuple[str, ...]:
     phases = " + ".join(f"{about(seconds)} {phase}" for phase, seconds in estimate.seconds.items() if seconds)
     seconds, micros = estimate.total_seconds, estimate.total_micros
     whole = "the total is not known yet" if seconds is None else f"{about(seconds)} in all"
+    several = estimate.machines > 1
+    count = f"{estimate.machines} machines of type " if several else ""
     parts = ", ".join(
         f"{show_money(cost, estimate.currency)} for the {kind}"
         for kind, cost in estimate.micros.items()
@@ -98,8 +101,8 @@ def estimate_lines(estimate: RentalEstimate) -> tuple[str, ...]:
         "the cost is not known yet" if micros is None else f"costs {show_money(micros, estimate.currency)}"
     )
     return (
-        f"{estimate.instance_type} in {estimate.region}: {phases or 'no phase is measured'}; {whole}",
-        f"{costs}{f' ({parts})' if parts else ''}",
+        f"{count}{estimate.instance_type} in {estimate.region}: {phases or 'no phase is measured'}; {whole}",
+        f"{costs} ({'each machine: ' if several else ''}{parts})" if parts else costs,
         *(f"not known: {one}" for one in estimate.unknown),
         *(f"assumed: {one}" for one in estimate.assumed),
     )

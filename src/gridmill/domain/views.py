@@ -10,6 +10,7 @@ from gridmill.domain.artifact import Artifact
 from gridmill.domain.farm_protocol import FarmStatus
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import When
+from gridmill.domain.rental_estimate import RentalEstimate
 from gridmill.domain.resource import ResourceAlternative, Sizing, TransferEstimate
 from gridmill.domain.route import Route
 from gridmill.domain.run import Attempt, CriticalPath, JobRun, Run
@@ -152,7 +153,8 @@ class PlannedJob:
     the declared number of CPUs. `inferred` has sentences about facts that are not declared and that the job
     derives from its data. `asked` are the amounts that Gridmill requests from the site if the job is alone
     and the site has a queue, and `request` is the same request in the syntax of the site. `unchecked` is the
-    reason why it is unknown whether the job fits at the site."""
+    reason why it is unknown whether the job fits at the site. `rentals` has the machine that would be rented
+    for each of the resources at cloud sites, by the name of the resource."""
 
     job: str
     kind: str
@@ -178,6 +180,7 @@ class PlannedJob:
     asked: Sizing | None = None
     request: str = ""
     unchecked: str = ""
+    rentals: Mapping[str, RentalEstimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

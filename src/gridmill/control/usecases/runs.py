@@ -35,6 +35,13 @@ from gridmill.control.usecases.preview import (
     with_columns_checked,
     with_preflight,
 )
+from gridmill.control.usecases.rental_preview import (
+    NOTHING_RENTED,
+    RentalFacts,
+    cloud_sites,
+    read_markets,
+    with_rentals,
+)
 from gridmill.control.usecases.run_views import RunViews
 from gridmill.control.usecases.sinks import AlterationUseCases
 from gridmill.domain.due_times import check_times
@@ -42,6 +49,7 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
 from gridmill.domain.job import Job
 from gridmill.domain.job_log import LogEntry, offset_of
+from gridmill.domain.lease import Lease
 from gridmill.domain.pipeline import Pipeline, with_lines
 from gridmill.domain.pod_protocol import Event, sequence_of
 from gridmill.domain.preflight import PreflightFinding, show_finding, written_late
@@ -87,6 +95,7 @@ class RunUseCases(AlterationUseCases):
             pipeline = chosen(pipeline, only)
         if not pipeline.jobs:
             raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
+        pipeline = self._within_terms(pipeline)
         with with_lines(pipeline.lines, pipeline.name), self._node.changing() as transaction:
             check_names_exist(self._control.catalog, pipeline.jobs)
             check_columns(self._control.catalog, pipeline)
@@ -117,6 +126,7 @@ class RunUseCases(AlterationUseCases):
             self._control.storage, pipeline.jobs, pipeline.folder, self._control.clock.now()
         )
         lacking = self._missing_at_farms(pipeline)
+        renting = self._rental_facts(pipeline)
         broken = find_broken(
             self._control.catalog,
             self._control.storage,
@@ -141,14 +151,13 @@ class RunUseCases(AlterationUseCases):
             carrying = transfer_input(
                 self._control.catalog, self._control.site_states, pipeline, unchanged, lacking
             )
-            made = dry_run(
-                replace(pipeline, jobs=jobs),
-                snapshot,
-                sizes,
-                unchanged,
-                carrying,
-                self._control.timeline.now(),
-            )
+            now = self._control.timeline.now()
+            made = dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged, carrying, now)
+            rented = {one.job: self._with_rentals(one, pipeline, resources, renting) for one in made.jobs}
+            if any(rented[one.job].resource != one.resource for one in made.jobs):
+                jobs = tuple(_on_resource(job, rented[job.name].resource) for job in jobs)
+                made = dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged, carrying, now)
+            made = replace(made, jobs=tuple(_with_money(one, rented[one.job]) for one in made.jobs))
             going = {one.job: resources.get(one.resource, used[one.job]) for one in made.jobs}
             advice = {job.name: self._advice(job, pipeline.name, going[job.name]) for job in pipeline.jobs}
             conflict = conflict_of(self._ledger, self._control.storage, pipeline)
@@ -169,6 +178,47 @@ class RunUseCases(AlterationUseCases):
         )
         made = replace(made, jobs=tuple(told), conflict=conflict)
         return with_preflight(self._control.catalog, self._control.storage, pipeline, made, self._node.lock)
+
+    def _rental_facts(self, pipeline: Pipeline) -> RentalFacts:
+        """Return what cloud sites offer for the jobs of a pipeline. The providers are asked without the
+        node's lock."""
+        with self._node.lock:
+            resources = all_resources_used(self._ledger, pipeline, self._resources(pipeline))
+            sites = dict(self._ledger.snapshot.sites)
+            used = cloud_sites(sites, {one.name: one for some in resources.values() for one in some}.values())
+            ports = dict(self._control.sites)
+        if not used:
+            return NOTHING_RENTED
+        markets = read_markets(sites, used, ports, self._control.open_site)
+        return RentalFacts(sites=sites, markets=markets, leases=tuple(self._list(Lease)))
+
+    def _with_rentals(
+        self, planned: PlannedJob, pipeline: Pipeline, resources: Mapping[str, Resource], facts: RentalFacts
+    ) -> PlannedJob:
+        job = pipeline.job(planned.job)
+        return planned if planned.unchanged else with_rentals(planned, job, resources, facts)
+
+    def _within_terms(self, pipeline: Pipeline) -> Pipeline:
+        """Return the pipeline in which each job with a deadline has the resource that meets it at the lowest
+        cost. Raises PipelineError if a job is expected to cost more than its budget, before anything is
+        rented."""
+        limited = {job.name for job in pipeline.jobs if job.deadline_seconds or job.budget_micros is not None}
+        if not limited:
+            return pipeline
+        planned = {one.job: one for one in self.plan_run(pipeline).jobs if one.job in limited}
+        for job in pipeline.jobs:
+            one = planned.get(job.name)
+            if one is not None and job.budget_micros is not None and one.problem and not one.unchanged:
+                raise PipelineError(one.problem, place=f"{pipeline.name}: jobs.{job.name}")
+        return replace(
+            pipeline,
+            jobs=tuple(
+                _on_resource(job, planned[job.name].resource)
+                if job.resources and job.name in planned
+                else job
+                for job in pipeline.jobs
+            ),
+        )
 
     def _unlisted(self, pipeline: Pipeline, listings: Mapping[str, SourceListing]) -> Mapping[str, str]:
         """Return the errors with which sources cannot be listed, by job. Sources whose files may first be
@@ -459,3 +509,20 @@ def _that_fit(events: Sequence[Event], size: int, *, at_least: int) -> Iterator[
         if size < 0 and number >= at_least:
             return
         yield event
+
+
+def _on_resource(job: Job, resource: str) -> Job:
+    """Return the job with this resource instead of its choice of resources."""
+    return replace(job, resource=resource, resources=(), at=None) if job.resources else job
+
+
+def _with_money(planned: PlannedJob, rented: PlannedJob) -> PlannedJob:
+    """Return the planned job with the machines that would be rented, and with the reason for its resource."""
+    return replace(
+        planned,
+        rentals=rented.rentals,
+        alternatives=rented.alternatives,
+        choice=rented.choice,
+        problem=planned.problem or rented.problem,
+        unchecked=planned.unchecked or rented.unchecked,
+    )

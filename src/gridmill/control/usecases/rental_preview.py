@@ -1,0 +1,153 @@
+"""This module adds to the plan of a run the machines that would be rented, with their time and cost.
+
+The offers of the providers are read without the node's lock, because a provider may answer slowly.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.job import Job
+from gridmill.domain.lease import Lease
+from gridmill.domain.rental_terms import rental_terms
+from gridmill.domain.resource import Resource
+from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.views import PlannedJob
+from gridmill.errors import GridmillError, explained
+from gridmill.ports.cloud import RentingSite
+from gridmill.ports.site import SitePort
+from gridmill.scheduler.rental_choice import Market
+from gridmill.scheduler.rental_preview import (
+    RentalPreview,
+    SiteMarket,
+    budget_problem,
+    chosen_within,
+    preview_rental,
+)
+
+NO_MARKET = Market(capacities={})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentalFacts:
+    """What is known about renting before a run: the cloud sites by name, what each of them offers, and all
+    leases."""
+
+    sites: Mapping[str, Site]
+    markets: Mapping[str, SiteMarket]
+    leases: Sequence[Lease] = ()
+
+
+NOTHING_RENTED = RentalFacts(sites={}, markets={})
+
+
+def cloud_sites(sites: Mapping[str, Site], resources: Iterable[Resource]) -> dict[str, list[Resource]]:
+    """Return the resources at cloud sites, by site."""
+    used: dict[str, list[Resource]] = {}
+    for one in resources:
+        site = sites.get(one.site)
+        if site is not None and site.kind is SiteKind.CLOUD:
+            used.setdefault(site.name, []).append(one)
+    return used
+
+
+def read_markets(
+    sites: Mapping[str, Site],
+    used: Mapping[str, Sequence[Resource]],
+    ports: Mapping[str, SitePort],
+    open_site: Callable[[Site], SitePort],
+) -> Mapping[str, SiteMarket]:
+    """Return what each cloud site offers for its resources. The providers are asked in parallel. A site that
+    is not open, because no control node runs, is opened for this question. A provider that does not answer
+    gives a market with the reason."""
+
+    def read(name: str) -> SiteMarket:
+        try:
+            port = ports.get(name)
+            opened = open_site(sites[name]) if port is None else None
+            try:
+                return _market(port or opened, sites[name], used[name])
+            finally:
+                if opened is not None:
+                    opened.close()
+        except GridmillError as error:
+            return SiteMarket(market=NO_MARKET, problem=explained(error))
+
+    with ThreadPoolExecutor(max(1, len(used)), "gridmill-offers") as pool:
+        return dict(zip(used, pool.map(read, used), strict=True))
+
+
+def _market(port: SitePort | None, site: Site, resources: Sequence[Resource]) -> SiteMarket:
+    if not isinstance(port, RentingSite):
+        return SiteMarket(market=NO_MARKET, problem=f"site {site.name} rents no machines")
+    cloud = port.cloud()
+    terms = {rental_terms(one, site) for one in resources}
+    wanted = {(one.region, one.instance_type) for one in terms}
+    offers = {offer for region, kind in sorted(wanted) for offer in cloud.offers(region, kind)}
+    return SiteMarket(
+        market=Market(
+            offers=tuple(sorted(offers, key=lambda one: (one.instance_type, one.region))),
+            capacities=_capacities(port, site),
+            self_end=cloud.traits.self_end,
+        ),
+        charges=cloud.traits.charges,
+    )
+
+
+def _capacities(port: SitePort, site: Site) -> Mapping[str, Amounts]:
+    nodes = site.nodes or port.nodes()
+    return {one.name.rpartition("#")[0]: one.capacity for one in nodes}
+
+
+def with_rentals(
+    planned: PlannedJob, job: Job, resources: Mapping[str, Resource], facts: RentalFacts
+) -> PlannedJob:
+    """Return the planned job with the machines that would be rented, and with the resource that its deadline
+    and its budget choose. Raises InputError if a setting of a resource is invalid."""
+    previews = _previews(planned, resources, facts)
+    rentals = {name: one.rental for name, one in previews.items() if one.rental is not None}
+    own = previews.get(planned.resource)
+    planned = replace(planned, rentals=rentals, unchecked=planned.unchecked or _unchecked(own))
+    if job.deadline_seconds is None and job.budget_micros is None:
+        return replace(planned, problem=planned.problem or _problem(own))
+    choice = chosen_within(job, planned, previews)
+    if refused := budget_problem(job, choice):
+        return replace(planned, problem=planned.problem or refused)
+    own = previews.get(choice.resource)
+    return replace(
+        planned,
+        resource=choice.resource,
+        problem=planned.problem or _problem(own),
+        choice=f"{choice.resource}: {choice.why}",
+    )
+
+
+def _problem(preview: RentalPreview | None) -> str:
+    return "" if preview is None else preview.problem
+
+
+def _unchecked(preview: RentalPreview | None) -> str:
+    return "" if preview is None else preview.unchecked
+
+
+def _previews(
+    planned: PlannedJob, resources: Mapping[str, Resource], facts: RentalFacts
+) -> dict[str, RentalPreview]:
+    times = {one.resource: (one.run_seconds, one.transfer) for one in planned.alternatives}
+    times.setdefault(planned.resource, (planned.sizing.expected_seconds, planned.transfer))
+    previews: dict[str, RentalPreview] = {}
+    for name, (run_seconds, transfer) in times.items():
+        resource = resources.get(name)
+        if resource is None or resource.site not in facts.markets:
+            continue
+        previews[name] = preview_rental(
+            resource,
+            facts.sites[resource.site],
+            planned,
+            facts.markets[resource.site],
+            facts.leases,
+            run_seconds=run_seconds,
+            transfer=transfer,
+        )
+    return previews

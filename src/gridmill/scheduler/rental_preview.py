@@ -1,0 +1,168 @@
+"""This module predicts which machine would be rented for a planned job, and what the machine would cost."""
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+from gridmill.domain.amounts import GIB, Amounts, show_bytes
+from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.job import Job
+from gridmill.domain.lease import HOUR_SECONDS, Lease, RentalTerms
+from gridmill.domain.machine import Offer
+from gridmill.domain.rental_estimate import Charges, RentalEstimate, show_money
+from gridmill.domain.rental_terms import rental_terms
+from gridmill.domain.resource import Resource, TransferEstimate
+from gridmill.domain.site import Site
+from gridmill.domain.views import PlannedJob
+from gridmill.scheduler.rental_choice import Market, misfit, price_of
+from gridmill.scheduler.rental_estimate import (
+    TermsChoice,
+    TimeAndCost,
+    choose_within,
+    estimate,
+    measured_boot,
+)
+
+DISK_BYTES = 100 * GIB
+"""The disk of a machine whose terms set no size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteMarket:
+    """What a cloud site offers now. `problem` is the reason why its offers are unknown."""
+
+    market: Market
+    charges: Charges | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentalPreview:
+    """The machine that would be rented for a job. `bound_micros` is the highest cost that the terms of the
+    resource allow, or None if they allow any cost. `problem` is the reason why no machine can be rented, and
+    `unchecked` the reason why it is unknown whether a machine can be rented."""
+
+    rental: RentalEstimate | None = None
+    bound_micros: int | None = None
+    problem: str = ""
+    unchecked: str = ""
+
+    @property
+    def micros(self) -> int | None:
+        """The expected cost in micro-units. If it is unknown, the highest possible cost."""
+        expected = None if self.rental is None else self.rental.total_micros
+        return self.bound_micros if expected is None else expected
+
+
+def preview_rental(
+    resource: Resource,
+    site: Site,
+    planned: PlannedJob,
+    place: SiteMarket,
+    leases: Sequence[Lease],
+    *,
+    run_seconds: float | None,
+    transfer: TransferEstimate | None,
+) -> RentalPreview:
+    """Return the cheapest machine that fits the size and the terms of a planned job. Raises InputError if a
+    setting of the resource is invalid."""
+    terms = rental_terms(resource, site)
+    if place.problem:
+        return RentalPreview(unchecked=f"what {site.name} offers: {place.problem}")
+    needs = planned.sizing.amounts
+    offer, reasons = _cheapest(terms, needs, place.market)
+    if offer is None:
+        text = f"{show_bytes(needs.memory_bytes)}, {needs.cpus:g} CPUs and {needs.gpus} GPUs"
+        return RentalPreview(problem=f"no offer of {site.name} fits {text}: {', '.join(reasons)}")
+    price = price_of(offer, spot=terms.spot)
+    disk_bytes = terms.disk_bytes or DISK_BYTES
+    rental = estimate(
+        instance_type=offer.instance_type,
+        region=offer.region,
+        price_micros=price,
+        currency=offer.currency,
+        boot=measured_boot(leases, site.name, offer.instance_type),
+        run_seconds=run_seconds,
+        transfer=transfer,
+        charges=place.charges,
+        disk_bytes=disk_bytes,
+    )
+    machines = max(1, planned.sizing.workers)
+    return RentalPreview(
+        rental=replace(rental, machines=machines), bound_micros=_bound(terms, price, machines)
+    )
+
+
+def _cheapest(terms: RentalTerms, needs: Amounts, market: Market) -> tuple[Offer | None, list[str]]:
+    reasons = {offer: misfit(terms, needs, market, offer) for offer in market.offers}
+    fitting = [offer for offer, reason in reasons.items() if not reason]
+    if not fitting:
+        return None, sorted(set(reasons.values())) or ["the provider has no offers"]
+
+    def order(offer: Offer) -> tuple[bool, int, str, str]:
+        price = price_of(offer, spot=terms.spot)
+        return price is None, price or 0, offer.instance_type, offer.region
+
+    return min(fitting, key=order), []
+
+
+def _bound(terms: RentalTerms, price_micros: int | None, machines: int) -> int | None:
+    """Return the cost at which the machines of the job are ended in any case."""
+    price = terms.max_price_micros if price_micros is None else price_micros
+    longest = None if price is None else ceil(price * terms.max_seconds / HOUR_SECONDS)
+    limits = [one for one in (longest, terms.max_cost_micros) if one is not None]
+    return min(limits) * machines if limits else None
+
+
+def chosen_within(job: Job, planned: PlannedJob, previews: Mapping[str, RentalPreview]) -> TermsChoice:
+    """Return the resource of a job with a deadline or a budget. `previews` has the possible machines, by the
+    name of the resource; resources that are not in it cost nothing."""
+    options = [
+        TimeAndCost(
+            resource=one.resource,
+            seconds=_seconds(one.seconds, previews, one.resource),
+            micros=_micros(previews, one.resource),
+        )
+        for one in planned.alternatives
+        if not one.problem and not one.unreachable and not _problem(previews, one.resource)
+    ]
+    if not options:
+        seconds = None if planned.ends is None or planned.starts is None else planned.ends - planned.starts
+        options = [
+            TimeAndCost(
+                resource=planned.resource,
+                seconds=_seconds(seconds, previews, planned.resource),
+                micros=_micros(previews, planned.resource),
+            )
+        ]
+    currency = next((one.rental.currency for one in previews.values() if one.rental is not None), "USD")
+    return choose_within(
+        options,
+        deadline_seconds=job.deadline_seconds,
+        budget_micros=job.budget_micros,
+        currency=currency,
+    )
+
+
+def _problem(previews: Mapping[str, RentalPreview], resource: str) -> str:
+    return previews[resource].problem if resource in previews else ""
+
+
+def _micros(previews: Mapping[str, RentalPreview], resource: str) -> int | None:
+    return previews[resource].micros if resource in previews else 0
+
+
+def _seconds(seconds: float | None, previews: Mapping[str, RentalPreview], resource: str) -> float | None:
+    """Return the time until the result is at home. On a rented machine, the boot of the machine is added."""
+    rental = previews[resource].rental if resource in previews else None
+    return seconds if rental is None else rental.total_seconds
+
+
+def budget_problem(job: Job, choice: TermsChoice) -> str:
+    """Return the reason why a job is refused because of its budget, with what to do; empty if it is not."""
+    if not choice.refused or job.budget_micros is None:
+        return ""
+    most = show_money(job.budget_micros)
+    return (
+        f"{choice.refused}. Increase `budget`, set `max_cost` of the resource to at most {most}, or run the"
+        " job once without `budget`, so that its duration is known"
+    )
