@@ -153,12 +153,12 @@ def _first(*values: float | None) -> float | None:
 def transfer_seconds(
     pace: TransferRate | None, round_trip_seconds: float | None, size_bytes: int
 ) -> float | None:
-    """Return the expected duration in seconds of a transfer of that size. The result is None if no rate was
-    measured."""
+    """Return the expected duration in seconds of a transfer of that size. If no rate was measured, the result
+    is None, except for a transfer that is so small that it takes only round trips."""
     waits = ROUND_TRIPS * (round_trip_seconds or 0.0)
-    if not size_bytes:
-        return waits
-    return None if pace is None else waits + size_bytes / pace.bytes_per_second
+    if pace is None:
+        return waits if size_bytes < LEAST_BYTES else None
+    return waits + size_bytes / pace.bytes_per_second
 
 
 ELSEWHERE = frozenset({SiteKind.CLUSTER, SiteKind.CLOUD})
@@ -237,6 +237,9 @@ def _unknown(
     result = [f"the size of {name}, until a first version exists" for name in names]
     if back is None:
         result.append("the size of the result, until the job has run once")
-    if paces.upload is None or paces.download is None:
+    upload_bytes = sum(size or 0 for size in sizes)
+    if (paces.upload is None and upload_bytes >= LEAST_BYTES) or (
+        paces.download is None and (back is None or back >= LEAST_BYTES)
+    ):
         result.append(f"the transfer rate of {site}, which is not measured yet")
     return result

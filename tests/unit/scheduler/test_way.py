@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gridmill.domain.route import AttemptTransfers, Route, Staging, Transfer, TransferRate, TransferRates
 from gridmill.errors import NotFoundError, UnavailableError
-from gridmill.scheduler.site_choice import MOST_STAGED, learned, transfer_seconds
+from gridmill.scheduler.site_choice import LEAST_BYTES, MOST_STAGED, learned, transfer_seconds
 from gridmill.sites.farm.site import probe
 
 MIB = 2**20
@@ -54,7 +54,8 @@ def test_times_are_of_the_bytes_and_of_round_trips() -> None:
     pace = TransferRate(transferred_bytes=10.0 * MIB, seconds=1.0)
     assert transfer_seconds(pace, 0.1, 100 * MIB) == pytest.approx(10.4)
     assert transfer_seconds(None, 0.1, 0) == pytest.approx(0.4)
-    assert transfer_seconds(None, 0.1, 1) is None  # not measured yet
+    assert transfer_seconds(None, 0.1, LEAST_BYTES - 1) == pytest.approx(0.4)
+    assert transfer_seconds(None, 0.1, LEAST_BYTES) is None  # not measured yet
 
 
 def test_versions_that_are_there_are_remembered_the_newest_longest() -> None:

@@ -5,6 +5,7 @@ from dataclasses import field
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import MICROS
+from gridmill.domain.rental_estimate import Charges
 from gridmill.ports.cloud import ProviderTraits, Quota, SelfEnd
 
 GIB = 2**30
@@ -123,18 +124,29 @@ class Catalog:
         )
 
 
+CHARGES = Charges(egress_micros=90_000, disk_micros=110 * 730, address_micros=5_000)
+"""The default prices of a catalog in the units in which providers state them."""
+
 TRAITS: Mapping[SelfEnd, ProviderTraits] = {
     SelfEnd.SHUTDOWN: ProviderTraits(
-        self_end=SelfEnd.SHUTDOWN, list_lag_seconds=120.0, spot_notice_seconds=120.0
+        self_end=SelfEnd.SHUTDOWN, list_lag_seconds=120.0, charges=CHARGES, spot_notice_seconds=120.0
     ),
     SelfEnd.PROVIDER_TIMER: ProviderTraits(
-        self_end=SelfEnd.PROVIDER_TIMER, list_lag_seconds=120.0, spot_notice_seconds=30.0
+        self_end=SelfEnd.PROVIDER_TIMER, list_lag_seconds=120.0, charges=CHARGES, spot_notice_seconds=30.0
     ),
     SelfEnd.OWN_CALL: ProviderTraits(
-        self_end=SelfEnd.OWN_CALL, list_lag_seconds=120.0, launch_gap_seconds=12.0, call_gap_seconds=1.0
+        self_end=SelfEnd.OWN_CALL,
+        list_lag_seconds=120.0,
+        charges=CHARGES,
+        launch_gap_seconds=12.0,
+        call_gap_seconds=1.0,
     ),
     SelfEnd.NONE: ProviderTraits(
-        self_end=SelfEnd.NONE, list_lag_seconds=120.0, launch_gap_seconds=12.0, call_gap_seconds=1.0
+        self_end=SelfEnd.NONE,
+        list_lag_seconds=120.0,
+        charges=CHARGES,
+        launch_gap_seconds=12.0,
+        call_gap_seconds=1.0,
     ),
 }
 """The properties of a simulated provider for each way in which a machine can end itself. They resemble EC2,
