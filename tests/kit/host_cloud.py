@@ -138,6 +138,8 @@ class HostCloud:
 
     def _seen(self, one: HostMachine) -> Machine:
         if has_ended(one):
+            if one.host is not None:
+                one.host._process = None  # nothing is left to power off
             return replace(one.machine, state=MachineState.ENDED)
         state = MachineState.RUNNING if one.host is not None else MachineState.PENDING
         return replace(one.machine, state=state)

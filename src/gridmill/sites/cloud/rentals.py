@@ -108,6 +108,9 @@ class Rentals:
         """The machines whose open SSH connection is used again by their `MachineConnection`."""
         self._connections: dict[str, MachineConnection] = {}
         self._phases: dict[str, str] = {}
+        self._forgetting = threading.Lock()
+        self._forgotten: set[str] = set()
+        """The leases that are being released. Their machines are never used again."""
         self._closed = False
 
     def keys(self, lease: Lease, number: int) -> KeyFolder:
@@ -189,8 +192,8 @@ class Rentals:
             known = self._connections.get(lease.id)
             if known is not None:
                 return known
-            if self._closed:
-                raise UnavailableError(f"the site {self._site.name} was closed")
+            if self._closed or lease.id in self._forgotten:
+                raise UnavailableError(f"the machine of lease {lease.id} is not used any more")
             opened = self._connections[lease.id] = self._connect(lease)
         opened.start()
         return opened
@@ -236,7 +239,16 @@ class Rentals:
 
     def forget(self, lease: Lease) -> None:
         """See RentingSite.forget_lease."""
+        # one call after the other, because an open connection writes into the folder that is deleted
+        with self._forgetting:
+            self._disconnect(lease)
+            if lease.state is LeaseState.CLOSED:
+                delete_keys(self._settings.home, lease.id)
+
+    def _disconnect(self, lease: Lease) -> None:
         with self._connecting:
+            if lease.state in (LeaseState.RELEASING, LeaseState.CLOSED):
+                self._forgotten.add(lease.id)
             connection = self._connections.pop(lease.id, None)
         with self._lock:
             unused = [
@@ -252,8 +264,6 @@ class Rentals:
             connection.close()
         for machine in unused:
             machine.close()
-        if lease.state is LeaseState.CLOSED:
-            delete_keys(self._settings.home, lease.id)
 
     def _unconnected(self) -> dict[str, RentedMachine]:
         return {name: one.machine for name, one in self._preparing.items()} | self._prepared

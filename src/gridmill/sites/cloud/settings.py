@@ -20,7 +20,7 @@ SETTINGS = {
     "extras": "the extras with which Gridmill is installed (default: data,learning,objects,tls)",
     "boot_timeout": "the time after which a machine without an SSH server is replaced (default: 10m)",
     "least_driver": "the least version of the NVIDIA driver on machines with GPUs (default: 525)",
-    "allowed_addresses": "the networks from which SSH is reachable, separated by commas (default: 0.0.0.0/0)",
+    "ssh_from": "the networks from which SSH is reachable, separated by commas (default: 0.0.0.0/0)",
 }
 """The settings of every cloud site, besides the settings of its provider and the conditions for renting."""
 _EXTRAS = re.compile(r"[a-z0-9,]*")
@@ -101,11 +101,11 @@ def _seconds(site: Site, name: str, usual: str) -> float:
 
 
 def _networks(site: Site) -> tuple[str, ...]:
-    text = site.settings.get("allowed_addresses", "0.0.0.0/0")
+    text = site.settings.get("ssh_from", "0.0.0.0/0")
     try:
         return tuple(str(ip_network(part.strip())) for part in text.split(","))
     except ValueError as error:
-        raise _wrong(site, "allowed_addresses", str(error), "Write for example 203.0.113.7/32.") from error
+        raise _wrong(site, "ssh_from", str(error), "Write for example 203.0.113.7/32.") from error
 
 
 def _wrong(site: Site, name: str, problem: str, hint: str) -> InputError:

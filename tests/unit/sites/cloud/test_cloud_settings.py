@@ -30,7 +30,7 @@ def test_defaults():
         ("extras", "a b"),
         ("boot_timeout", "soon"),
         ("least_driver", "new"),
-        ("allowed_addresses", "everywhere"),
+        ("ssh_from", "everywhere"),
         ("max_price", "cheap"),
     ],
 )
