@@ -233,8 +233,10 @@ def test_a_machine_ends_itself_at_the_longest_time_although_a_job_runs(rent: Ren
     run = rented.start()
     machine = rented.begun(run)
     rented.wait(lambda: has_ended(machine), "it ends itself", 60)
-    rented.go()
-    assert rented.ended(run).run.state is RunState.SUCCEEDED
+    view = rented.ended(run)
+    two = next(one for one in view.jobs if one.job.job.name == "two")
+    assert view.run.state is RunState.FAILED, "the job would reach the longest time again"
+    assert "max_hours" in two.job.message
 
 
 @pytest.mark.long
