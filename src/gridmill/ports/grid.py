@@ -17,8 +17,6 @@ from gridmill.domain.backfill import Backfill, BackfillView, Chunk
 from gridmill.domain.comparison import ModelComparison, Preview, VersionDiff
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.job_log import LogEntry
-from gridmill.domain.lease_cost import CostBy, CostRow, LeaseView
-from gridmill.domain.machine import Offer
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.project import Project, ProjectView
@@ -42,8 +40,8 @@ from gridmill.domain.views import (
     ScheduleView,
     VersionView,
 )
-from gridmill.ports.cloud import AccountCheck
 from gridmill.ports.pages import PAGE_ITEMS, Page
+from gridmill.ports.rentals import CloudAccounts, Renting
 
 
 class Schedules(Protocol):
@@ -128,50 +126,6 @@ class Sites(Protocol):
         """Delete a site that has no resource and no deployment.
 
         Raises ConflictError if the site has a resource or a deployment.
-        """
-
-
-class Renting(Protocol):
-    """The use cases of leases, which are the records of rented machines, and of their costs."""
-
-    def leases(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[LeaseView]:
-        """List the leases of rented machines, open and closed, the newest first, with their cost."""
-
-    def lease(self, lease_id: str) -> LeaseView:
-        """Show one lease: its requests to the provider, its machine, and its cost.
-
-        Raises NotFoundError.
-        """
-
-    def stop_lease(self, lease_id: str) -> LeaseView:
-        """End the machine of a lease now, also if jobs run on it, and return immediately.
-
-        If the machine is being ended already, or the lease is closed, the method changes nothing. A waiting
-        job may rent another machine. Raises NotFoundError.
-        """
-
-    def costs(self, *, by: CostBy = CostBy.PROJECT, month: str = "") -> tuple[CostRow, ...]:
-        """Show the cost of rented machines by job, run, project, resource or month, the highest first.
-
-        `month` selects one month in UTC, such as `2026-11`. Raises InputError for an invalid month.
-        """
-
-
-class CloudAccounts(Protocol):
-    """The use cases of accounts at the providers of rented machines."""
-
-    def check_account(self, site: Site) -> AccountCheck:
-        """Check the credentials, the rights and the quotas of a cloud site, which need not be stored.
-
-        Takes some seconds. Raises InputError if the site is of another kind or a setting is invalid,
-        CredentialsError if the provider refuses the credentials, UnavailableError if it does not answer.
-        """
-
-    def offers(self, *, site: str = "", region: str = "", instance_type: str = "") -> tuple[Offer, ...]:
-        """List the types of machines that can be rented at one cloud site or at all, with their prices.
-
-        `region` is the beginning of the name of a region. The providers are asked at most once a day. Raises
-        NotFoundError, InputError if the site is of another kind, CredentialsError, UnavailableError.
         """
 
 

@@ -316,7 +316,7 @@ def test_a_defect_is_logged_to_a_file_and_named(cli: Cli, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself_and_has_json(name: str, cli: Cli) -> None:
     assert cli(name, "--help") == 0
-    assert "--json" in cli.out
+    assert "--json" in cli.out or name == "ssh"  # a session has no result
     assert load(name).help.splitlines()[0].rstrip(".")
 
 
