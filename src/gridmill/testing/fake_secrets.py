@@ -1,6 +1,5 @@
 """The use cases of secrets for a grid of tests."""
 
-
 from gridmill.domain.secret import KeyRotation, SecretView, check_secret_name, check_value
 from gridmill.errors import NotFoundError
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_by_names, page_request
