@@ -72,7 +72,7 @@ class NodeProcess:
         left."""
         rents, attendance = self._node.node.rents_machines, self._attendance
         if attendance is not None and rents and self._release_hold is None:
-            self._release_hold = attendance.hold()
+            self._release_hold = attendance.stay()
         elif not rents and self._release_hold is not None:
             self._release_hold()
             self._release_hold = None

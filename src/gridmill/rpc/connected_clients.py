@@ -67,6 +67,7 @@ class Attendance:
         self._numbers = 0
         self._calls = 0
         self._held = 0
+        self._stays_long = 0
         self._to_stop: set[str] = set()
         self._ending = False
         self._leaving: list[Callable[[], None]] = []
@@ -101,7 +102,7 @@ class Attendance:
                 return
             if not self._ending:
                 self._to_stop |= client.runs
-            last = not self._clients and not self.stays
+            last = not (self._clients or self.stays or self._stays_long)
             if last:
                 self._leaving.append(stays)
             self._changed.notify_all()
@@ -161,6 +162,22 @@ class Attendance:
 
         return release
 
+    def stay(self) -> Callable[[], None]:
+        """Keeps the control node running without clients until the returned function is called, which may
+        take minutes. A client that leaves meanwhile does not wait for the end of the control node."""
+        with self._changed:
+            self._stays_long += 1
+            leaving, self._leaving = self._leaving, []
+        for say in leaving:
+            say()
+
+        def release() -> None:
+            with self._changed:
+                self._stays_long -= 1
+                self._changed.notify_all()
+
+        return release
+
     def is_alone(self, client: AttendedClient) -> bool:
         """Returns True if this client is the only client and the control node ends together with this
         client."""
@@ -193,7 +210,7 @@ class Attendance:
         while not over():
             self._stop_runs()
             with self._changed:
-                if not (self.stays or self._held or self._clients or self._to_stop):
+                if not (self.stays or self._stays_long or self._held or self._clients or self._to_stop):
                     break
                 self._changed.wait(_AGAIN_SECONDS if self._to_stop else _POLL_SECONDS)
         self.end()

@@ -152,6 +152,34 @@ def test_who_starts_it_is_waited_for(served: ServedGrid) -> None:
     assert not keeper.is_alive()
 
 
+def test_a_client_does_not_wait_for_a_control_node_that_stays_for_rented_machines(
+    served: ServedGrid, tmp_path: Path
+) -> None:
+    before, after = dial(tmp_path), dial(tmp_path)
+    keeper = keeping(served)
+    release = served.attendance.stay()
+    before.close()
+    after.close()  # the last one; without `stay`, it waits until the process has ended
+    assert keeper.is_alive()
+    assert served.attendance.views() == ()
+    release()
+    keeper.join(30)
+    assert not keeper.is_alive()
+
+
+def test_a_client_that_waits_for_the_end_leaves_when_the_control_node_begins_to_stay(
+    served: ServedGrid, tmp_path: Path
+) -> None:
+    link = dial(tmp_path)
+    leaving = threading.Thread(target=link.close)
+    leaving.start()
+    while served.attendance.views():
+        assert leaving.is_alive()
+    served.attendance.stay()
+    leaving.join(30)
+    assert not leaving.is_alive()
+
+
 def test_one_that_comes_to_stay_asks_for_way(served: ServedGrid, tmp_path: Path) -> None:
     ask_to_end(dial(tmp_path))
     assert served.ended_for_server
