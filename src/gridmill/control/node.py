@@ -313,13 +313,17 @@ class ControlNode:
     def _returns_machines(self) -> bool:
         with self.lock:
             snapshot = self.control.ledger.snapshot
-            return any(not snapshot.attempts_on(one.pod_id) for one in snapshot.leases.values())
+            return any(
+                one.may_have_machine and not snapshot.attempts_on(one.pod_id)
+                for one in snapshot.leases.values()
+            )
 
     def warn_of_machines(self) -> None:
         """Print a warning about each rented machine that this control node leaves running."""
         with self.lock:
             for lease in self.control.ledger.snapshot.leases.values():
-                self.control.problems.warn(left_text(lease))
+                if lease.may_have_machine:
+                    self.control.problems.warn(left_text(lease))
 
     def _release_idle(self, only: Container[str] | None = None) -> None:
         snapshot = self.control.ledger.snapshot

@@ -230,6 +230,12 @@ class Lease:
         return next((one for one in reversed(self.tries) if one.state is TryState.CONFIRMED), None)
 
     @property
+    def may_have_machine(self) -> bool:
+        """Whether a machine, or another resource that was found for the lease, may exist now. A lease stays
+        open for some time after that, because the provider's list may lag behind."""
+        return bool(self.leftovers) or not all(one.is_resolved for one in self.tries)
+
+    @property
     def is_open(self) -> bool:
         """Whether a machine or another resource of the lease may still exist at the provider."""
         return self.state is not LeaseState.CLOSED

@@ -55,6 +55,16 @@ def test_every_open_state_can_become_releasing() -> None:
     assert unable == {LeaseState.RELEASING, LeaseState.CLOSED}
 
 
+def test_a_lease_whose_tries_are_over_has_no_machine_although_it_is_open() -> None:
+    over = [replace(TRY, state=state) for state in (TryState.REFUSED, TryState.ABSENT, TryState.ENDED)]
+    lease = make(*over, state=LeaseState.RELEASING)
+    assert lease.is_open
+    assert not lease.may_have_machine
+    assert replace(lease, leftovers=("vol-1",)).may_have_machine
+    for state in (TryState.WRITTEN, TryState.CONFIRMED):
+        assert make(*over, replace(TRY, state=state)).may_have_machine
+
+
 def test_the_cost_is_rounded_up_and_at_least_one_minute_is_billed() -> None:
     assert cost_micros(TRY, 4600.0) == 1_006_000
     assert cost_micros(TRY, 1001.0) == cost_micros(TRY, 1060.0) == 16_767
