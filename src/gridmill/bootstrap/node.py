@@ -29,6 +29,7 @@ from gridmill.control.state import (
     Problems,
     ScheduleTimers,
     Timeline,
+    no_site,
 )
 from gridmill.control.steps.damage import summarize
 from gridmill.control.steps.problems import set_problem
@@ -42,7 +43,14 @@ from gridmill.domain.recovery import DECLARED
 from gridmill.domain.retention import DAY_SECONDS
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.views import RunView
-from gridmill.errors import GridmillError, InputError, StorageError, StoreInUseError, explained
+from gridmill.errors import (
+    GridmillError,
+    InputError,
+    StorageError,
+    StoreInUseError,
+    UnavailableError,
+    explained,
+)
 from gridmill.plugins import find
 from gridmill.ports.cloud import CloudPort
 from gridmill.ports.link import LinkServer, ReceivedMessage
@@ -421,6 +429,18 @@ class NullLinkServer:
         """Does nothing, because there is no connection."""
 
 
+class NullListeners:
+    """The listeners of a control node that only reads. It starts no pods that could connect."""
+
+    def tls(self, host: str, port: int = 0) -> str:
+        """Raises UnavailableError."""
+        raise UnavailableError("a control node that only reads listens for no pods")
+
+    def spool(self, folder: Path) -> str:
+        """Raises UnavailableError."""
+        raise UnavailableError("a control node that only reads listens for no pods")
+
+
 def read(settings: Settings) -> EmbeddedNode:
     """Makes a control node without its loop, which can run at the same time as the control node that owns
     the home. This control node answers calls and changes nothing.
@@ -432,6 +452,7 @@ def read(settings: Settings) -> EmbeddedNode:
     site: SitePort = find("sites", "local")(settings)
     # no link server is needed, because no pod connects to a control node that only reads
     control = _control(settings, store, site, NullLinkServer(), warn, secret=b"")
+    control.open_site = partial(_open_rented, settings, control)
     control.ledger.load()
     summarize(control.problems, store)
     control.ledger.snapshot.put(_local_site(control))
@@ -444,6 +465,14 @@ def read(settings: Settings) -> EmbeddedNode:
         store.close()
 
     return EmbeddedNode(grid=service, node=node, finish=finish)
+
+
+def _open_rented(settings: Settings, control: Control, site: Site) -> SitePort:
+    """Opens a cloud site, so that a plan can read the offers of its provider. Raises UnavailableError for a
+    site of another kind, and what `open_site` raises."""
+    if site.kind is not SiteKind.CLOUD:
+        return no_site(site)
+    return open_site(settings, site, NullListeners(), control.secrets.resolve)
 
 
 def _refuse_others_pods(control: Control, here: Site) -> None:

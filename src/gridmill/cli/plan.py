@@ -108,7 +108,8 @@ def place_lines(job: PlannedJob) -> tuple[str, ...]:
     )
     where = job.choice or (alternative_text(alone) if job.transfer is not None else "")
     carried = transfer_lines(job.transfer, job.site) if job.transfer else ()
-    return ((where,) if where else ()) + carried + rental_lines(job)
+    # the estimate of a rental repeats what is unknown about the transfers
+    return tuple(dict.fromkeys(((where,) if where else ()) + carried + rental_lines(job)))
 
 
 def rental_lines(job: PlannedJob) -> tuple[str, ...]:

@@ -78,9 +78,7 @@ Image = Annotated[
 ]  # fmt: skip
 Disk = Annotated[
     str | None,
-    typer.Option(
-        metavar="SIZE", help=f"{_CLOUD}size of the disk. Default: computed from the job.", show_default=False
-    ),
+    typer.Option(metavar="SIZE", help=f"{_CLOUD}size of the disk. Default: 64GiB.", show_default=False),
 ]
 
 

@@ -17,6 +17,8 @@ from gridmill.errors import ConflictError
 MICROS = 1_000_000
 """The number of micro-units in one unit of a currency."""
 HOUR_SECONDS = 3600.0
+DISK_BYTES = 64 << 30
+"""The size of the disk of a machine whose terms set no size."""
 
 
 class LeaseState(StrEnum):
@@ -146,7 +148,7 @@ class RentalTerms:
     failure, the machine is kept for `keep_on_failure_seconds`, but not longer than the limits allow.
     `accept_no_self_end` permits machines that cannot end themselves. `image` is an image of the provider
     (empty: the provider's image for the type). `disk_bytes` is the size of the machine's disk (None:
-    computed from the job). `budget_micros` is the highest cost of all rentals of the resource in one month.
+    DISK_BYTES). `budget_micros` is the highest cost of all rentals of the resource in one month.
     """
 
     instance_type: str = ""

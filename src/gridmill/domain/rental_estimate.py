@@ -52,12 +52,14 @@ class RentalEstimate:
     """The expected time and cost of one job on rented machines, one for each worker.
 
     `machines` is the number of equal machines. `seconds` has the phases whose duration is known, and `micros`
-    has the known costs of one machine, in micro-units of `currency`. `unknown` names everything that the
-    estimate lacks, and `assumed` names the values that were not measured.
+    has the known costs of one machine, in micro-units of `currency`. `price_micros` is the price of one
+    machine per hour, or None if it is unknown. `unknown` names everything that the estimate lacks, and
+    `assumed` names the values that were not measured.
     """
 
     instance_type: str
     region: str
+    price_micros: int | None = None
     seconds: Mapping[Phase, float] = field(default_factory=dict)
     micros: Mapping[CostKind, int] = field(default_factory=dict)
     currency: str = "USD"
@@ -100,8 +102,11 @@ def estimate_lines(estimate: RentalEstimate) -> tuple[str, ...]:
     costs = (
         "the cost is not known yet" if micros is None else f"costs {show_money(micros, estimate.currency)}"
     )
+    price = estimate.price_micros
+    hourly = "" if price is None else f" for {show_money(price, estimate.currency)} per hour"
     return (
-        f"{count}{estimate.instance_type} in {estimate.region}: {phases or 'no phase is measured'}; {whole}",
+        f"{count}{estimate.instance_type} in {estimate.region}{hourly}: "
+        f"{phases or 'no phase is measured'}; {whole}",
         f"{costs} ({'each machine: ' if several else ''}{parts})" if parts else costs,
         *(f"not known: {one}" for one in estimate.unknown),
         *(f"assumed: {one}" for one in estimate.assumed),

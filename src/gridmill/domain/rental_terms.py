@@ -30,7 +30,7 @@ RENTAL_SETTINGS: Mapping[str, str] = {
     "keep_on_failure": "the time for which a machine is kept after a failure (default: 0)",
     "accept_no_self_end": "true: permit machines that cannot end themselves",
     "image": "an image of the provider (default: the provider's image for the type of machine)",
-    "disk": "the size of the machine's disk, for example 200GB (default: computed from the job)",
+    "disk": "the size of the machine's disk, for example 200GB (default: 64GiB)",
 }
 """The settings of a resource at a cloud site, with their descriptions. A cloud site may have the same
 settings, which then apply to all of its resources."""

@@ -84,6 +84,7 @@ def estimate(
     return RentalEstimate(
         instance_type=instance_type,
         region=region,
+        price_micros=price_micros,
         seconds=seconds,
         micros=_costs(whole, price_micros, transfer, charges, disk_bytes),
         currency=currency,

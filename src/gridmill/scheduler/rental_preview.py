@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from math import ceil
 
-from gridmill.domain.amounts import GIB, Amounts, show_bytes
+from gridmill.domain.amounts import Amounts, show_bytes
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
-from gridmill.domain.lease import HOUR_SECONDS, Lease, RentalTerms
+from gridmill.domain.lease import DISK_BYTES, HOUR_SECONDS, Lease, RentalTerms
 from gridmill.domain.machine import Offer
 from gridmill.domain.rental_estimate import Charges, RentalEstimate, show_money
 from gridmill.domain.rental_terms import rental_terms
@@ -21,9 +21,6 @@ from gridmill.scheduler.rental_estimate import (
     estimate,
     measured_boot,
 )
-
-DISK_BYTES = 100 * GIB
-"""The disk of a machine whose terms set no size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +65,7 @@ def preview_rental(
     terms = rental_terms(resource, site)
     if place.problem:
         return RentalPreview(unchecked=f"what {site.name} offers: {place.problem}")
-    needs = planned.sizing.amounts
+    needs = _pod_amounts(resource, planned.sizing.amounts)
     offer, reasons = _cheapest(terms, needs, place.market)
     if offer is None:
         text = f"{show_bytes(needs.memory_bytes)}, {needs.cpus:g} CPUs and {needs.gpus} GPUs"
@@ -89,6 +86,15 @@ def preview_rental(
     machines = max(1, planned.sizing.workers)
     return RentalPreview(
         rental=replace(rental, machines=machines), bound_micros=_bound(terms, price, machines)
+    )
+
+
+def _pod_amounts(resource: Resource, job: Amounts) -> Amounts:
+    """Return the amounts of the pod on the machine, which are those of the resource where it sets them."""
+    return Amounts(
+        cpus=max(job.cpus, resource.cpus or 0.0),
+        memory_bytes=max(job.memory_bytes, resource.memory_bytes or 0),
+        gpus=max(job.gpus, resource.gpus),
     )
 
 

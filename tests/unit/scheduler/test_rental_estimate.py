@@ -130,7 +130,7 @@ def test_the_cost_is_unknown_if_any_part_is_unknown() -> None:
 def test_a_boot_that_was_not_measured_is_named_as_an_assumption() -> None:
     text = "\n".join(estimate_lines(made()))
     assert "assumed: 3 min until the machine is ready" in text
-    assert "g5.xlarge in us-east-1" in text
+    assert "g5.xlarge in us-east-1 for 1.01 USD per hour: " in text
     assert "3 min boot + 60 min run + 5 s release; 63 min in all" in text
 
 

@@ -90,6 +90,15 @@ def test_the_cheapest_offer_that_fits_the_region_and_the_size_is_previewed() -> 
     assert rental.total_seconds == 180.0 + 3600.0 + 5.0
 
 
+def test_the_machine_has_the_amounts_of_the_resource_although_the_job_needs_less() -> None:
+    large = replace(offer("us-east-1", "large", 900_000), memory_bytes=64 * GIB)
+    market = replace(MARKET, market=Market(offers=(*OFFERS, large), capacities={}))
+    rental = preview(planned(), replace(BURST, memory_bytes=32 * GIB), market).rental
+    assert rental is not None
+    assert rental.instance_type == "large"
+    assert rental.price_micros == 900_000
+
+
 def test_a_job_that_fits_no_offer_has_the_reasons() -> None:
     problem = preview(planned(memory_bytes=64 * GIB)).problem
     assert problem.startswith("no offer of aws fits 64 GiB, 2 CPUs and 1 GPUs: ")
@@ -118,7 +127,7 @@ def test_each_worker_has_a_machine_of_its_own() -> None:
     assert single is not None
     assert rental.total_micros == 3 * (single.total_micros or 0)
     lines = estimate_lines(rental)
-    assert lines[0].startswith("3 machines of type g4dn.xlarge in us-east-1: ")
+    assert lines[0].startswith("3 machines of type g4dn.xlarge in us-east-1 for 0.5260 USD per hour: ")
     assert "(each machine: " in lines[1]
 
 

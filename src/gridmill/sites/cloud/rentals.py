@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from gridmill.domain.amounts import show_seconds
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.lease import LaunchTry, Lease, LeaseState
+from gridmill.domain.lease import DISK_BYTES, LaunchTry, Lease, LeaseState
 from gridmill.domain.machine import Machine
 from gridmill.domain.site import Site
 from gridmill.errors import GridmillError, MachineFaultError, NotFoundError, UnavailableError
@@ -27,8 +27,6 @@ from gridmill.sites.cloud.settings import CloudSettings
 
 _T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
-DISK_BYTES = 64 << 30
-"""The size of a machine's disk if neither the user nor the control node has chosen one."""
 _LEAST_LEASE_SECONDS = 60.0
 _FARM = "farm"
 
