@@ -6,6 +6,7 @@ import pytest
 
 from gridmill.testing.cloud.ec2.simulation import EC2Simulation, simulated_ec2
 from tests.e2e.conftest import Place
+from tests.kit.markdown import ROOT
 
 pytestmark = pytest.mark.e2e
 
@@ -51,6 +52,8 @@ def test_an_account_is_checked_and_its_machines_are_offered(place: Place, ec2: E
         "configure", "resource", "burst", "--type", "training", "--gpus", 1, "--at", "aws",
         "--instance-type", "g5.xlarge", "--region", "us-", "--max-price", "1.50", "--max-hours", 4,
     )  # fmt: skip
+    planned = ok(place, "plan", ROOT / "examples/rented/pipeline.yaml")
+    assert "model: g5.xlarge in us-east-1" in planned, "no control node runs, and the offers are read"
     wrong = place.gridmill("alter", "resource", "burst", "--set", "max_price=1,50")
     assert wrong.returncode == 2
     assert "resource burst: settings.max_price" in wrong.stderr
