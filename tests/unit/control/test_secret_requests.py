@@ -153,7 +153,7 @@ def test_an_unknown_secret_of_a_job_or_a_site_is_an_error_with_its_place(grid: S
     job = replace(JOB, command=CommandSpec(run="true", env={"PW": "a ${secret:pasword}"}))
     with pytest.raises(InputError, match=r"jobs\.a\.command\.env\.PW: there is no secret") as caught:
         check_secrets_exist(ledger, (job,))
-    assert "Did you mean 'password'?" in caught.value.hint
+    assert "Did you mean `password`?" in caught.value.hint
     farm = Site(name="far", kind=SiteKind.CLUSTER, settings={"secret_access_key": "${secret:dp}"})
     with pytest.raises(InputError, match=r"site far: settings\.secret_access_key: there is no secret"):
         check_secret_settings(ledger, farm)

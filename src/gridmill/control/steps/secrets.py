@@ -2,7 +2,6 @@
 exist before a run starts."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import partial
 
 from gridmill.control.ledger import Ledger, Transaction
@@ -11,6 +10,7 @@ from gridmill.control.state import Channels, Starting
 from gridmill.control.steps.end_attempt import runs, settle_attempt
 from gridmill.control.steps.gangs import stop_message
 from gridmill.domain.job import Job
+from gridmill.domain.naming import suggestion
 from gridmill.domain.pod_protocol import (
     AttemptOutcome,
     SecretRequest,
@@ -98,10 +98,9 @@ def check_secret_settings(ledger: Ledger, site: Site) -> None:
 def _unknown(ledger: Ledger, name: str, place: str) -> InputError | None:
     if ledger.look_up(Secret, name) is not None:
         return None
-    close = get_close_matches(name, [one.name for one in ledger.read_all(Secret)], n=1)
-    meant = f"Did you mean {close[0]!r}? Otherwise add it" if close else "Add it"
+    meant = suggestion(name, (one.name for one in ledger.read_all(Secret)))
     return InputError(
         f"there is no secret {name!r}",
-        hint=f"{meant}: gridmill add secret {name}",
+        hint=f"{f'{meant} Otherwise add' if meant else 'Add'} it: gridmill add secret {name}",
         place=place,
     )
