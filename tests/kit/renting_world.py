@@ -79,6 +79,7 @@ class RentingWorld:
     market: Market = field(default_factory=lambda: Market(offers=(an_offer(),), capacities={}))
     terms: RentalTerms = field(default_factory=RentalTerms)
     halted: dict[str, str] = field(default_factory=dict)
+    ending: float = ENDING
     deployments: dict[str, Deployment] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
     closed: dict[str, Lease] = field(default_factory=dict)
@@ -201,6 +202,8 @@ class RentingWorld:
             case Call.DELETE:
                 if not wrong:
                     self.leftovers.pop(action.key, None)
+                    waits = {**self.calls.not_before, action.id: self.now + 30.0}
+                    self.calls = replace(self.calls, not_before=waits)
         if wrong in ("lost", "unavailable"):
             waits = {**self.calls.not_before, action.id: self.now + 2.0}
             self.calls = replace(self.calls, not_before=waits)
@@ -268,8 +271,8 @@ class RentingWorld:
         if wrong == "unavailable":
             return
         for one in self.real:
-            if one.machine.id == action.machine.id and one.ends_at > self.now + ENDING:
-                one.ends_at = self.now + ENDING
+            if one.machine.id == action.machine.id and one.ends_at > self.now + self.ending:
+                one.ends_at = self.now + self.ending
         if not wrong and action.lease is not None and action.lease.id in self.leases:
             self.put(end_accepted(self.leases[action.lease.id], action.machine.id, self.now))
         waits = {**self.calls.not_before, action.id: self.now + 30.0}

@@ -26,8 +26,10 @@ class Call(StrEnum):
     FORGET = "forget"
 
 
-_ORDER = tuple(Call)
-"""The order in which calls are made if not all are allowed now: machines that cost money are ended first."""
+_ORDER = (Call.LIST, Call.TERMINATE, Call.LAUNCH)
+"""The order in which calls are made if not all are allowed now. A list comes first, because it is due at most
+for one of several calls (`list_interval`), and no lease is closed without it. Then machines that cost money
+are ended. Everything else follows in the order in which it became due."""
 OWN = frozenset({Call.PREPARE, Call.FORGET})
 """The actions that call no provider."""
 
@@ -81,7 +83,7 @@ def affordable(
     next_call = calls.last_call + traits.call_gap_seconds
     next_launch = calls.last_launch + traits.launch_gap_seconds
     places = MOST_CALLS - sum(not one.startswith(tuple(f"{own} " for own in OWN)) for one in calls.running)
-    for action in sorted(actions, key=lambda one: _ORDER.index(one.call)):
+    for action in sorted(actions, key=lambda one: (_rank(one), calls.not_before.get(one.id, -inf))):
         if action.id in calls.running or action.id in allowed:
             continue
         earliest = calls.not_before.get(action.id, -inf)
@@ -96,6 +98,17 @@ def affordable(
             places -= action.call not in OWN
             next_call, next_launch = _after(action, traits, now, next_call, next_launch)
     return tuple(allowed.values()), later
+
+
+def _rank(action: Action) -> int:
+    """Return the place of an action in the order of calls. A machine whose end the provider has accepted is
+    ended again only after other calls, because the repeated calls for many slow machines would use up the
+    limit."""
+    tries = action.lease.tries if action.lease is not None else ()
+    is_repeat = any(one.machine_id == action.key and one.end_accepted is not None for one in tries)
+    if action.call not in _ORDER or (action.call is Call.TERMINATE and is_repeat):
+        return len(_ORDER)
+    return _ORDER.index(action.call)
 
 
 def _after(

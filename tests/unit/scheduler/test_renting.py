@@ -443,3 +443,30 @@ def test_two_hundred_leases_are_ready_and_returned():
         world.step()
         assert world.now < 1500
     assert world.alive() == []
+
+
+def test_many_machines_that_end_slowly_delay_neither_lists_nor_launches():
+    """A provider with one call per second, whose machines need minutes to end."""
+    traits = ProviderTraits(self_end=SelfEnd.SHUTDOWN, list_lag_seconds=LAG, call_gap_seconds=1.0)
+    names = [f"burst-{number}" for number in range(1, 51)]
+    world = RentingWorld(traits=traits, deployments={name: a_deployment(name) for name in names})
+    while [one.state for one in world.leases.values()] != [LeaseState.READY] * 50:
+        world.step()
+    world.ending = 300.0
+    for name in names:
+        world.release(name)
+    world.deployments["next"] = a_deployment("next")
+    start, before = world.now, len(world.executed)
+    while len(world.leases) < 51 or world.lease().state is not LeaseState.READY:
+        world.step()
+        assert world.now < start + 90  # the first requests to end 50 machines, and the lists among them
+    for _ in range(300):
+        world.step()
+    executed = world.executed[before:]
+    assert sum(one.call is Call.LIST for one in executed) >= (world.now - start) / 31
+    first_ends = [one.key for one in executed if one.call is Call.TERMINATE][:50]
+    assert len(set(first_ends)) == 50  # no machine waits for a second request of another one
+    while len(world.leases) > 1:
+        world.step()
+        assert world.now < start + 600
+    assert len(world.alive()) == 1
