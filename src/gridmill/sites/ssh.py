@@ -7,8 +7,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -54,11 +54,13 @@ class SshShell:
     its first use, and opened again after it broke."""
 
     def __init__(self, target: str, options: Sequence[str] = (), *, hint: str = "") -> None:
-        """`hint` is the hint of errors about a machine that cannot be reached."""
+        """`hint` is the hint of errors about a machine that cannot be reached. Raises UnavailableError if
+        the folder for the connection cannot be created."""
         self._target = target
         self._options = tuple(options)
         self._hint = hint or f"Run `ssh {target} true` here: it must work without a question."
-        self._folder = tempfile.TemporaryDirectory(prefix="gridmill-ssh-")
+        with _unavailable(target):
+            self._folder = tempfile.TemporaryDirectory(prefix="gridmill-ssh-")
         self._socket = Path(self._folder.name) / "socket"
         self._master: subprocess.Popen[bytes] | None = None
         self._opening = threading.Lock()
@@ -68,12 +70,14 @@ class SshShell:
         self, script: str, data: bytes | None = None, *, seconds: float = TIMEOUT_SECONDS
     ) -> CompletedCommand:
         """See Shell."""
-        self._open()
+        with _unavailable(self._target):
+            self._open()
         remote = "sh -s" if data is None else f"sh -c {shlex.quote(script)}"
         words = self._ssh("-S", str(self._socket), "-T", self._target, "--", remote)
         done = run_command(words, script, data, seconds=seconds, what=self._target)
         if done.status == _SSH_FAILED:
-            self._give_up()
+            with _unavailable(self._target):
+                self._give_up()
             raise UnavailableError(f"{self._target} does not answer: {last_line(done.err)}")
         return done
 
@@ -123,9 +127,23 @@ class SshShell:
     def close(self) -> None:
         """Ends the connection. Commands that run now fail. May be repeated."""
         self._closed = True
-        with self._opening:
+        # files that cannot be deleted now stay in the folder for temporary files
+        with suppress(OSError), self._opening:
             self._give_up()
             self._folder.cleanup()
+
+
+@contextmanager
+def _unavailable(target: str) -> Iterator[None]:
+    """Raises UnavailableError instead of OSError, for example if this machine has no free file descriptor or
+    its folder for temporary files is full. The caller can then repeat the command later."""
+    try:
+        yield
+    except OSError as error:
+        raise UnavailableError(
+            f"the SSH connection to {target} cannot be managed here: {error.strerror or error}",
+            hint="Check the free space of the folder for temporary files, and the limit of open files.",
+        ) from error
 
 
 def run_command(

@@ -36,8 +36,12 @@ def in_contact(machine: RentedMachine, every_seconds: float) -> Iterator[None]:
 
     def run() -> None:
         while not over.wait(every_seconds):
-            with suppress(UnavailableError):
+            try:
                 machine.contact()
+            except GridmillError as error:
+                _LOG.debug("no_contact machine=%s reason=%s", machine.keys.alias, error)
+            except Exception:  # noqa: BLE001  the outermost loop: the next contact may succeed
+                _LOG.exception("no_contact machine=%s", machine.keys.alias)
 
     thread = threading.Thread(target=run, name=f"gridmill-contact-{machine.keys.alias}", daemon=True)
     thread.start()

@@ -207,6 +207,8 @@ class Rentals:
             raise UnavailableError(
                 f"the machine of lease {lease.id} cannot be used: {error.message}", hint=error.hint
             ) from error
+        except OSError as error:
+            raise UnavailableError(f"the machine of lease {lease.id} cannot be used: {error}") from error
         with self._lock:
             rented = self._prepared.pop(keys.alias, None)
         return MachineConnection(rented or self._rented(lease, keys), farm, self._contact_seconds(lease))

@@ -28,7 +28,8 @@ class Wheel:
 
 
 def installed_hash(package: Path | None = None) -> str:
-    """Returns a hash of the files of the installation. It takes some milliseconds."""
+    """Returns a hash of the files of the installation. It takes some milliseconds. Raises UnavailableError
+    if the files cannot be read."""
     digest = hashlib.sha256(_metadata().encode())
     for name, content in _files(package or _package()):
         digest.update(f"{name} {len(content)}\n".encode())
@@ -38,7 +39,7 @@ def installed_hash(package: Path | None = None) -> str:
 
 def build_wheel(package: Path | None = None) -> Wheel:
     """Returns the wheel of the running installation. Raises UnavailableError if the installation has no
-    metadata."""
+    metadata, or its files cannot be read, for example because it is being upgraded."""
     folder = f"gridmill-{__version__}.dist-info"
     head = f"Wheel-Version: 1.0\nGenerator: gridmill\nRoot-Is-Purelib: true\nTag: {_TAG}\n"
     files = {
@@ -58,16 +59,22 @@ def _package() -> Path:
 
 
 def _files(package: Path) -> list[tuple[str, bytes]]:
-    paths = (
-        path for path in sorted(package.rglob("*")) if path.is_file() and "__pycache__" not in path.parts
-    )
-    return [(f"gridmill/{path.relative_to(package)}", path.read_bytes()) for path in paths]
+    try:
+        paths = [
+            path for path in sorted(package.rglob("*")) if path.is_file() and "__pycache__" not in path.parts
+        ]
+        return [(f"gridmill/{path.relative_to(package)}", path.read_bytes()) for path in paths]
+    except OSError as error:
+        raise UnavailableError(
+            f"the installation of Gridmill cannot be read: {error.filename}: {error.strerror}",
+            hint="If Gridmill is being upgraded here, start the control node again afterwards.",
+        ) from error
 
 
 def _metadata() -> str:
     try:
         text = distribution("gridmill").read_text("METADATA")
-    except PackageNotFoundError:
+    except (PackageNotFoundError, OSError):
         text = None
     if text is None:
         raise UnavailableError(

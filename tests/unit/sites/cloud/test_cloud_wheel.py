@@ -4,6 +4,9 @@ import zipfile
 from io import BytesIO
 from pathlib import Path
 
+import pytest
+
+from gridmill.errors import UnavailableError
 from gridmill.sites.cloud.wheel import build_wheel, installed_hash
 from gridmill.version import __version__
 
@@ -35,3 +38,20 @@ def test_pip_installs_the_wheel_and_it_runs(tmp_path: Path):
     said = subprocess.run(words, check=True, capture_output=True, text=True, cwd=tmp_path).stdout.split()
     assert said == [str(tmp_path / "there" / "gridmill" / "__init__.py"), __version__]
     assert (tmp_path / "there" / "bin" / "gridmill").exists()
+
+
+def test_an_installation_that_is_being_replaced_is_read_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("1")
+    is_file = Path.is_file
+
+    def replaced(one: Path) -> bool:
+        seen = is_file(one)
+        path.unlink(missing_ok=True)
+        return seen
+
+    monkeypatch.setattr(Path, "is_file", replaced)
+    with pytest.raises(UnavailableError, match=r"a\.py: No such file"):
+        installed_hash(tmp_path)
