@@ -103,7 +103,7 @@ class RentingWorld:
             market=self.market,
             deployments=tuple(self.deployments.values()),
             leases=tuple(self.leases.values()),
-            closed=frozenset(self.closed),
+            closed={key: frozenset(each.token for each in one.tries) for key, one in self.closed.items()},
             terms={"burst": self.terms},
             halted=self.halted,
             latest=self.latest,

@@ -27,13 +27,22 @@ LIST_AGAIN_SECONDS = 10.0
 """The longest time after which a failed list is requested again. No lease is closed without a list."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedLease:
+    """What is needed of a closed lease to recognize its machines: its site, and the tokens of its tries."""
+
+    provider: str
+    tokens: frozenset[str]
+
+
 @dataclass(slots=True, kw_only=True)
 class SiteRental:
     """The state of the rentals of one site.
 
     `port` is the interface that was used last, and `told` are the leases that it knows. `failures` has the
     number of failures of each action in a row. `machines_of` has the ids of the live attempts on the machine
-    of each lease. `market_at` is the Unix time at which the offers were read (None: never). `problems` are
+    of each lease. `closed` has the closed leases of all sites that were closed since the start or that a list
+    has named. `market_at` is the Unix time at which the offers were read (None: never). `problems` are
     the present problems of the site by subject.
     """
 
@@ -41,7 +50,7 @@ class SiteRental:
     port: RentingSite | None = None
     told: tuple[Lease, ...] | None = None
     latest: MachineList | None = None
-    closed: set[str] = field(default_factory=set)
+    closed: dict[str, ClosedLease] = field(default_factory=dict)
     sent: dict[str, float] = field(default_factory=dict)
     repeats: dict[str, int] = field(default_factory=dict)
     seen: dict[str, float] = field(default_factory=dict)
@@ -96,12 +105,16 @@ class SiteRental:
 
     def forget_closed(self, lease: Lease) -> None:
         """Remove the values of a lease that was closed."""
-        self.closed.add(lease.id)
         self.spent = None
         self.live.pop(lease.id, None)
         for one in lease.tries:
             for values in (self.sent, self.repeats, self.seen):
                 values.pop(one.token, None)
+
+
+def closed_lease(lease: Lease) -> ClosedLease:
+    """Return what is needed of a closed lease to recognize its machines."""
+    return ClosedLease(provider=lease.provider, tokens=frozenset(one.token for one in lease.tries))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,6 +130,11 @@ class Rentals:
     def at(self, site: str, now: float) -> SiteRental:
         """Return the state of the rentals of a site."""
         return self.sites.setdefault(site, SiteRental(started=now))
+
+    def note_closed(self, lease: Lease) -> None:
+        """Record that a lease was closed, for all sites: two sites may use the same account."""
+        for rental in self.sites.values():
+            rental.closed[lease.id] = closed_lease(lease)
 
     def apply_results(self) -> None:
         """Apply the results of the calls that have ended. The caller holds the node's lock."""

@@ -72,6 +72,13 @@ class ReapReport:
         return sum(item.result is result for item in self.items)
 
 
+def reap_command(kind: str, owner: str, lease: str) -> str:
+    """Return the command that ends the machine of a lease. The owner is needed because each grid numbers its
+    leases from 1. If the tags of the owner or the lease are missing, the command covers all of them."""
+    whose = f"--owner {owner}" if owner else "--all"
+    return f"gridmill reap {kind} {whose}{f' --lease {lease}' if lease else ''} --yes"
+
+
 def selected_machines(
     machines: Iterable[Machine], order: ReapOrder, now: float
 ) -> tuple[tuple[Machine, ...], tuple[Machine, ...]]:

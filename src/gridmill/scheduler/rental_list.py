@@ -10,6 +10,7 @@ from dataclasses import field
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.lease import LaunchTry, Lease, LeaseState, TryProblem, TryState, with_try
 from gridmill.domain.machine import Leftover, Machine, MachineState, ProviderTraits
+from gridmill.domain.reaping import reap_command
 from gridmill.domain.rental_estimate import show_money
 from gridmill.scheduler.rental_calls import Action, Call, Calls
 from gridmill.scheduler.rental_choice import Market, price_of
@@ -134,62 +135,90 @@ def _missing(lease: Lease, one: LaunchTry, repeats: int, now: float) -> Lease:
 
 
 def strangers(
-    site: str, market: Market, latest: MachineList | None, leases: Sequence[Lease], closed: Set[str]
+    site: str,
+    market: Market,
+    latest: MachineList | None,
+    leases: Sequence[Lease],
+    closed: Mapping[str, Set[str]],
+    elsewhere: Set[str] = frozenset(),
 ) -> tuple[Mapping[str, str], tuple[Action, ...]]:
-    """Return the problems with machines that belong to no lease, by machine, and the actions that end
-    machines of closed leases and second machines of one request. A machine whose lease is not in the store is
-    not ended, because the store may be an old copy."""
+    """Return the problems with machines that no lease uses, by machine, and the actions that end such
+    machines if their requests are in the store: machines of closed leases, second machines of one request,
+    and machines that are listed again after their end. `closed` has the tokens of closed leases, and
+    `elsewhere` the ids of leases of other sites, which may use the same account. A machine whose request is
+    not in the store is not ended, because the store may be an old copy."""
     problems: dict[str, str] = {}
     actions: list[Action] = []
     if latest is None:
         return problems, ()
     by_id = {lease.id: lease for lease in leases}
-    for machine in latest.machines:
-        if machine.state is MachineState.ENDED:
-            continue
+    alive = [one for one in latest.machines if one.state is not MachineState.ENDED]
+    for machine in alive:
         lease = by_id.get(machine.lease)
-        if lease is None and machine.lease not in closed:
-            problems[machine.id] = _unknown(site, market, machine)
-        elif lease is None or _is_second(lease, machine):
+        if machine.lease in elsewhere:
+            continue
+        if machine.token in closed.get(machine.lease, ()) or (lease is not None and _is_over(lease, machine)):
             actions.append(Action(call=Call.TERMINATE, key=machine.id, machine=machine))
-        elif all(machine.token != one.token for one in lease.tries):
+            if machine.state is not MachineState.STOPPING:
+                problems[machine.id] = _unused(site, market, machine)
+        elif lease is None or all(machine.token != one.token for one in lease.tries):
             problems[machine.id] = _unknown(site, market, machine)
     for left in latest.leftovers:
-        if left.lease in closed:
+        machines = [one for one in alive if one.lease == left.lease]
+        tokens = closed.get(left.lease, frozenset())
+        if left.lease in by_id or left.lease in elsewhere:
+            continue
+        if tokens and all(one.token in tokens for one in machines):
             actions.append(Action(call=Call.DELETE, key=left.id, leftover=left))
-        elif left.lease not in by_id and not any(one.lease == left.lease for one in latest.machines):
-            problems[left.id] = (
-                f"{left.kind} {left.id} in {left.region} at {site} has the tags of lease {left.lease or '?'},"
-                f" which is not in the store. `gridmill reap` deletes it"
-            )
+        elif not machines:
+            problems[left.id] = _unknown_leftover(site, market, left)
     return problems, tuple(actions)
 
 
-def _is_second(lease: Lease, machine: Machine) -> bool:
-    """Return whether a try of the lease has another machine than this machine with the same token."""
-    return any(one.token == machine.token and one.machine_id not in ("", machine.id) for one in lease.tries)
+def _is_over(lease: Lease, machine: Machine) -> bool:
+    """Return whether a try of the lease has another machine than this machine with the same token, or counts
+    this machine as ended. A machine can be missing in lists for so long that it counts as ended."""
+    return any(
+        (one.token == machine.token and one.machine_id not in ("", machine.id))
+        or (one.machine_id == machine.id and one.state is TryState.ENDED)
+        for one in lease.tries
+    )
 
 
-def _reap(provider: str, owner: str, lease: str) -> str:
-    whose = f"--owner {owner} " if owner else ""
-    return f"gridmill reap {provider} {whose}--lease {lease or 'LEASE'} --yes"
+def _described(site: str, market: Market, machine: Machine) -> tuple[str, str]:
+    """Return a description of a machine, and its cost per hour."""
+    kind = (machine.region, machine.instance_type)
+    offer = next((one for one in market.offers if (one.region, one.instance_type) == kind), None)
+    price = None if offer is None else price_of(offer, spot=machine.spot)
+    costs = "an unknown amount" if offer is None or price is None else show_money(price, offer.currency)
+    where = f"{machine.instance_type} in {machine.zone or machine.region}"
+    return f"machine {machine.id} ({where}) at {site}", costs
+
+
+def _unused(site: str, market: Market, machine: Machine) -> str:
+    name, costs = _described(site, market, machine)
+    command = reap_command(machine.provider, machine.owner, machine.lease)
+    return (
+        f"{name} is not used by its lease {machine.lease} any more: it costs {costs} per hour. Gridmill"
+        f" ends it, and `{command}` ends it without the control node"
+    )
 
 
 def _unknown(site: str, market: Market, machine: Machine) -> str:
-    offer = next(
-        (
-            one
-            for one in market.offers
-            if (one.region, one.instance_type) == (machine.region, machine.instance_type)
-        ),
-        None,
-    )
-    price = None if offer is None else price_of(offer, spot=machine.spot)
-    costs = "an unknown amount" if offer is None or price is None else show_money(price, offer.currency)
+    name, costs = _described(site, market, machine)
+    command = reap_command(machine.provider, machine.owner, machine.lease)
     return (
-        f"machine {machine.id} ({machine.instance_type} in {machine.zone or machine.region}) at {site} has"
-        f" the tags of lease {machine.lease or '?'}, which is not in the store: it costs {costs} per hour."
-        f" `{_reap(machine.provider, machine.owner, machine.lease)}` ends it"
+        f"{name} has the tags of a request of lease {machine.lease or '?'}, which is not in the store: it"
+        f" costs {costs} per hour. `{command}` ends it"
+    )
+
+
+def _unknown_leftover(site: str, market: Market, left: Leftover) -> str:
+    provider = market.offers[0].provider if market.offers else "PROVIDER"
+    command = reap_command(provider, left.owner, left.lease)
+    return (
+        f"{left.kind} {left.id} in {left.region} at {site} has the tags of lease {left.lease or '?'}, which"
+        f" is not in the store. `{command}` deletes it"
     )
 
 

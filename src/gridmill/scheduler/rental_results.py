@@ -39,10 +39,12 @@ def launched(lease: Lease, token: str, machine: Machine, now: float) -> Lease:
 def confirmed(lease: Lease, one: LaunchTry, machine: Machine, now: float) -> tuple[Lease, LaunchTry]:
     """Return the lease and the try after its machine was seen. The provider's time of the start is used for
     the cost, because the control node may have been stopped since then. If another try of the lease may have
-    a machine or was written later, the machine is surplus."""
+    a machine that can be used, or was written later, the machine is surplus."""
     launched_at = now if machine.launched is None else machine.launched
     others = [each for each in lease.tries if each.number != one.number]
-    is_surplus = any(not each.is_resolved or each.number > one.number for each in others)
+    is_surplus = any(
+        (not each.is_resolved and each.problem is None) or each.number > one.number for each in others
+    )
     changed = replace(
         one,
         state=TryState.CONFIRMED,

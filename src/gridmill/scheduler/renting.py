@@ -54,11 +54,12 @@ LIMIT_OF_MONEY = "the highest cost (max_cost) is reached"
 class RentingSituation:
     """Everything on which the decisions about the leases of one site depend.
 
-    `leases` are the open leases of the site, and `closed` the ids of closed leases among those that the
-    provider's list names. `terms` has the terms of each resource at the site. `halted` has the reasons why no
-    further machine is rented for a resource, such as a used budget. `silent_seconds` has the time for which
-    the machine of a pod has not answered, by pod id. `calls` are the calls that run or that
-    have to wait. `latest` is the last list of the provider.
+    `leases` are the open leases of the site. `closed` has the tokens of closed leases by lease, among those
+    that the provider's list names, and `elsewhere` the ids of the leases of other sites. `terms` has the
+    terms of each resource at the site. `halted` has the reasons why no further machine is rented for a
+    resource, such as a used budget. `silent_seconds` has the time for which the machine of a pod has not
+    answered, by pod id. `calls` are the calls that run or that have to wait. `latest` is the last list of the
+    provider.
     """
 
     site: str
@@ -67,7 +68,8 @@ class RentingSituation:
     market: Market
     deployments: tuple[Deployment, ...] = ()
     leases: tuple[Lease, ...] = ()
-    closed: Set[str] = frozenset()
+    closed: Mapping[str, Set[str]] = field(default_factory=dict)
+    elsewhere: Set[str] = frozenset()
     terms: Mapping[str, RentalTerms] = field(default_factory=dict)
     halted: Mapping[str, str] = field(default_factory=dict)
     silent_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -137,7 +139,12 @@ def decide(situation: RentingSituation, now: float) -> RentPlan:
             check_lease_move(lease, after.state)
             changed.append(after)
     unknown, ends = strangers(
-        situation.site, situation.market, situation.latest, situation.leases, situation.closed
+        situation.site,
+        situation.market,
+        situation.latest,
+        situation.leases,
+        situation.closed,
+        situation.elsewhere,
     )
     draft.actions.extend(ends)
     _list_machines(draft)
@@ -360,7 +367,7 @@ def _release(draft: _Draft, lease: Lease) -> Lease:
         return lease
     left = [each for each in latest.leftovers if each.lease == lease.id]
     lease = replace(lease, leftovers=tuple(sorted(each.id for each in left)))
-    draft.actions.extend(Action(call=Call.DELETE, key=each.id, leftover=each) for each in left)
+    draft.actions.extend(Action(call=Call.DELETE, key=each.id, lease=lease, leftover=each) for each in left)
     if left or _is_listed(lease, latest) or not _is_settled(situation, lease, latest):
         return lease
     return _closed(lease, draft.now)

@@ -66,6 +66,7 @@ def put_lease(renting: Renting, transaction: Transaction, rental: SiteRental, le
         _record_release(renting, transaction, lease)
     if not lease.is_open:
         rental.forget_closed(lease)
+        renting.rentals.note_closed(lease)
 
 
 def changes(before: Lease | None, lease: Lease, now: float) -> Iterable[str]:

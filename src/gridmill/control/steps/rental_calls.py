@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from gridmill.control.renting_state import SiteRental
+from gridmill.control.renting_state import SiteRental, closed_lease
 from gridmill.control.steps.lease_records import Renting, put_lease
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.lease import Lease, TryProblem
@@ -23,7 +23,7 @@ from gridmill.errors import (
     explained,
 )
 from gridmill.ports.cloud import CloudPort, MachineReport, RentingSite
-from gridmill.scheduler.rental_calls import Action, Call
+from gridmill.scheduler.rental_calls import Action, Call, id_of
 from gridmill.scheduler.rental_list import MachineList
 from gridmill.scheduler.rental_results import end_accepted, faulty, launched, prepared, refused
 
@@ -74,6 +74,7 @@ def finish_call(renting: Renting, site: str, rental: SiteRental, action: Action,
         done.result()
     if error is None and action.call is not Call.FORGET:
         rental.succeeded(action.id)
+        rental.problems.pop(action.id, None)
     match action.call:
         case Call.LIST:
             _listed(renting, rental, done)
@@ -103,14 +104,16 @@ def _change(renting: Renting, rental: SiteRental, action: Action, act: Callable[
 
 
 def _note_problem(renting: Renting, rental: SiteRental, action: Action, error: BaseException) -> None:
-    """Show the error of a call at its lease. The first failure of a call is not shown, because a repeated
-    call often succeeds."""
+    """Show the error of a call at its lease, or at the site if no open lease has the machine. The first
+    failure of a call is not shown, because a repeated call often succeeds."""
     if rental.failures.get(action.id, 0) < 2 and not isinstance(error, CredentialsError):
         return
     text = explained(error) if isinstance(error, GridmillError) else str(error)
-    message = f"{_DOING[action.call]}: {text}"
-    from_now = partial(_with_problem, message)
-    _change(renting, rental, action, from_now)
+    if action.lease is None:
+        rental.problems[action.id] = f"{action.key}: {_DOING[action.call]}: {text}"
+    else:
+        message = f"{_DOING[action.call]}: {text}"
+        _change(renting, rental, action, partial(_with_problem, message))
 
 
 def _with_problem(message: str, lease: Lease) -> Lease:
@@ -120,7 +123,7 @@ def _with_problem(message: str, lease: Lease) -> Lease:
 _DOING = {
     Call.LAUNCH: "a machine cannot be requested now",
     Call.PREPARE: "its machine cannot be prepared now",
-    Call.TERMINATE: "its machine cannot be ended now",
+    Call.TERMINATE: "the machine cannot be ended now",
     Call.DELETE: "a resource of the provider cannot be deleted now",
 }
 
@@ -144,13 +147,23 @@ def _listed(renting: Renting, rental: SiteRental, done: Future[MachineList]) -> 
         prefix, _, number = name.rpartition("-")
         if prefix == "lease" and number.isdecimal():
             renting.counters.used("lease", int(number))
-    unknown = named - renting.ledger.snapshot.leases.keys() - rental.closed
-    rental.closed |= {name for name in unknown if _is_closed(renting, name)}
+    for name in named - renting.ledger.snapshot.leases.keys() - rental.closed.keys():
+        lease = renting.ledger.read(Lease, name)
+        if lease is not None and not lease.is_open:
+            rental.closed[name] = closed_lease(lease)
+    _keep_problems(rental, latest)
 
 
-def _is_closed(renting: Renting, name: str) -> bool:
-    lease = renting.ledger.read(Lease, name)
-    return lease is not None and not lease.is_open
+def _keep_problems(rental: SiteRental, latest: MachineList) -> None:
+    """Remove the problems with machines and resources that the provider does not list any more."""
+    alive = {one.id for one in latest.machines if one.state is not MachineState.ENDED}
+    present = {id_of(Call.TERMINATE, key) for key in alive}
+    present |= {id_of(Call.DELETE, one.id) for one in latest.leftovers}
+    for key in [one for one in rental.problems if one.startswith(_ENDINGS) and one not in present]:
+        del rental.problems[key]
+
+
+_ENDINGS = (f"{Call.TERMINATE} ", f"{Call.DELETE} ")
 
 
 def _launched(renting: Renting, rental: SiteRental, action: Action, done: Future[Any]) -> None:

@@ -121,7 +121,12 @@ def _read(
         ),
         deployments=deployments,
         leases=tuple(leases),
-        closed=frozenset(rental.closed),
+        closed={
+            key: one.tokens
+            for key, one in rental.closed.items()
+            if one.provider == site or one.provider not in renting.sites
+        },
+        elsewhere=_elsewhere(renting, site, rental),
         terms=terms,
         halted=_halted(renting, site, rental, leases, terms),
         silent_seconds=_silent_seconds(renting),
@@ -129,6 +134,16 @@ def _read(
         sightings=rental.sightings(),
         calls=rental.calls(),
     )
+
+
+def _elsewhere(renting: Renting, site: str, rental: SiteRental) -> frozenset[str]:
+    """Return the ids of leases of other sites, which may use the same account. The machines of a closed lease
+    are left to its site as long as the site exists."""
+    other = {key for key, one in renting.ledger.snapshot.leases.items() if one.provider != site}
+    other |= {
+        key for key, one in rental.closed.items() if one.provider != site and one.provider in renting.sites
+    }
+    return frozenset(other)
 
 
 def _silent_seconds(renting: Renting) -> Mapping[str, float]:
@@ -285,6 +300,8 @@ def _show_problems(
         text = problem or lease.problem or rental.problems.get("list", "")
         if text:
             shown[lease.id] = f"lease {lease.id} at {site}: {text}{machine_text(lease)}"
-    if not leases:
-        shown |= {key: f"site {site}: {text}" for key, text in rental.problems.items() if key == "market"}
+    # a lease that waits for offers shows that they are missing, and the site shows why
+    for key, text in rental.problems.items():
+        if key != "list" or not leases:
+            shown[key] = f"site {site}: {text}"
     set_problems(renting.problems, f"rental at {site}", shown)
