@@ -98,6 +98,7 @@ class RentingWorld:
         """The situation at the present time."""
         return RentingSituation(
             site="aws",
+            provider="aws",
             owner="grid",
             traits=self.traits,
             market=self.market,

@@ -12,7 +12,7 @@ from gridmill.domain.lease_cost import IDLE, CostBy, costs
 from gridmill.domain.machine import SelfEnd
 from gridmill.domain.run import JobRun
 from gridmill.domain.states import JobState
-from gridmill.errors import ConflictError
+from gridmill.errors import ConflictError, UnavailableError
 from gridmill.ports.cloud import LaunchRequest
 from gridmill.testing.clock import FakeClock
 from gridmill.testing.cloud.account import SimulatedAccount
@@ -239,6 +239,36 @@ def test_machines_of_an_unknown_lease_are_shown_and_their_numbers_are_not_used()
     assert "lease-7, which is not in the store: it costs 1.00 USD per hour. `gridmill reap" in shown
     assert [one.id for one in grid.leases()] == ["lease-8"]
     assert grid.alive() == 1
+
+
+def test_offers_that_cannot_be_read_are_shown_while_a_lease_waits_for_them():
+    grid = RentedGrid()
+
+    def broken(region: str = "", instance_type: str = ""):
+        raise UnavailableError("the price list does not answer")
+
+    grid.world.provider.offers = broken
+    grid.start()
+    grid.until(lambda: bool(grid.node.control.rentals.at(AWS, 0.0).problems))
+    grid.advance()
+    assert [one.state for one in grid.leases()] == [LeaseState.PLANNED]
+    shown = " ".join(grid.node.control.problems.lasting.values())
+    assert "site aws: the provider's offers cannot be read: the price list does not answer" in shown
+
+
+def test_a_list_that_cannot_be_read_is_shown_without_a_lease():
+    grid = RentedGrid()
+
+    def broken(owner: str = ""):
+        raise UnavailableError("the list does not answer")
+
+    grid.world.provider.machines = broken
+    grid.start()
+    grid.until(lambda: bool(grid.node.control.rentals.at(AWS, 0.0).problems))
+    grid.advance()
+    assert grid.leases() == []
+    shown = " ".join(grid.node.control.problems.lasting.values())
+    assert "site aws: the provider's machines cannot be listed: the list does not answer" in shown
 
 
 def test_a_site_with_an_open_lease_cannot_be_removed():

@@ -16,7 +16,14 @@ from gridmill.domain.reaping import (
     selected_leftovers,
     selected_machines,
 )
-from gridmill.errors import ConflictError, CredentialsError, InputError, RefusedError, UnavailableError
+from gridmill.errors import (
+    ConflictError,
+    CredentialsError,
+    GridmillError,
+    InputError,
+    RefusedError,
+    UnavailableError,
+)
 from gridmill.plugins import find
 from gridmill.ports.clock import Clock
 from gridmill.ports.cloud import CloudPort
@@ -69,8 +76,8 @@ class Reaper:
         now = self.clock.now()
         targets, kept = selected_machines(machines, self.order, now)
         resources, kept_resources = selected_leftovers(leftovers, machines, self.order, now)
-        prices = self._prices((*targets, *kept))
         problems = self._end(targets, resources, until) if self.order.end else {}
+        prices = self._prices((*targets, *kept))
         items = [
             *(self._item(one, self._result(_key(one), problems), problems, prices) for one in targets),
             *(self._item(one, ReapResult.KEPT, {}, prices) for one in kept),
@@ -155,12 +162,12 @@ class Reaper:
 
     def _prices(self, machines: Sequence[Machine]) -> dict[tuple[str, str, bool], tuple[int | None, str]]:
         """Return the prices per hour by region, type and whether the machine is a spot machine. Prices that
-        the provider does not report now are missing."""
+        cannot be read are missing, whatever the reason, because what remains must be reported."""
         prices: dict[tuple[str, str, bool], tuple[int | None, str]] = {}
         for region, name in sorted({(one.region, one.instance_type) for one in machines}):
             try:
                 offers = self.cloud.offers(region, name)
-            except (UnavailableError, RefusedError):
+            except (GridmillError, ArithmeticError, LookupError, OSError, TypeError, ValueError):
                 continue
             for one in offers:
                 if one.region == region:

@@ -51,10 +51,11 @@ def reap(
     code is 1 if the provider has not confirmed the end of everything in time. The exit code is 8 if the
     provider does not answer or refuses the credentials.
     """
-    if yes and not (owner or lease or every):
+    if yes and not (owner or every):
+        what = f"what belongs to {lease} of every grid" if lease else "the machines of all grids"
         raise InputError(
-            "`gridmill reap --yes` would end the machines of all grids",
-            hint="Add `--owner GRID` or `--lease LEASE`, or `--all` if you mean all of them.",
+            f"`gridmill reap --yes` would end {what}",
+            hint="Add `--owner GRID`, or `--all` if you mean all grids. Each grid numbers its leases from 1.",
         )
     order = ReapOrder(
         kind=provider,
@@ -69,12 +70,12 @@ def reap(
     if json:
         emit(report)
     else:
-        _print(report, order)
+        _print(report, "--yes" if owner or every else "--owner GRID --yes` or `--all --yes")
     if report.count(ReapResult.FOUND) + report.count(ReapResult.REMAINS):
         raise typer.Exit(1)
 
 
-def _print(report: ReapReport, order: ReapOrder) -> None:
+def _print(report: ReapReport, ending: str) -> None:
     if report.items:
         names = ("", "id", "region", "type", "grid", "lease", "age", "per hour", "state", "result")
         show(table(*names, rows=[_row(item) for item in report.items]))
@@ -82,8 +83,7 @@ def _print(report: ReapReport, order: ReapOrder) -> None:
     for line in _problems(report):
         print_error(line)
     if report.count(ReapResult.FOUND):
-        scope = "--yes" if order.owner or order.lease else "--owner GRID --yes` or `--all --yes"
-        print(f"Repeat the command with `{scope}` to end what was found.")
+        print(f"Repeat the command with `{ending}` to end what was found.")
 
 
 def _row(item: ReapItem) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
 from gridmill.control.steps.damage import report_new, set_right, summarize
-from gridmill.control.steps.lease_records import left_text
+from gridmill.control.steps.lease_records import left_text, provider_of
 from gridmill.control.ticks.advance import advance
 from gridmill.control.ticks.backfills import keep_backfills
 from gridmill.control.ticks.dispatch import dispatch
@@ -321,9 +321,10 @@ class ControlNode:
     def warn_of_machines(self) -> None:
         """Print a warning about each rented machine that this control node leaves running."""
         with self.lock:
+            sites = self.control.ledger.snapshot.sites
             for lease in self.control.ledger.snapshot.leases.values():
                 if lease.may_have_machine:
-                    self.control.problems.warn(left_text(lease))
+                    self.control.problems.warn(left_text(lease, provider_of(sites, lease.provider)))
 
     def _release_idle(self, only: Container[str] | None = None) -> None:
         snapshot = self.control.ledger.snapshot

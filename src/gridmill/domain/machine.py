@@ -119,10 +119,12 @@ class Machine:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
     """A resource of the provider, other than a machine, that belongs to a lease: a volume, an address, a
-    security group, a key, an image or an object. `lease` and `owner` come from its tags or its name."""
+    security group, a key, an image or an object. `lease` and `owner` come from its tags or its name.
+    `created` is the Unix time of its creation, or None if the provider does not report it."""
 
     kind: str
     id: str
     region: str
     lease: str
     owner: str
+    created: float | None = None

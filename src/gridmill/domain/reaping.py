@@ -99,12 +99,19 @@ def selected_leftovers(
     """Return the resources that the order selects, and those that are kept. `machines` are all machines that
     the provider lists, also those that have ended.
 
-    A resource is kept if a kept machine has the same lease. If the order has an age, a resource is also kept
-    if the provider lists no machine of its lease, because its machine may be about to start."""
+    A resource is kept if a kept machine has the same lease. If the order has an age and the provider lists no
+    machine of the lease, the machine may be about to start: then the resources of the lease are kept unless
+    the provider reports the time of creation of at least one of them, and all reported times are old."""
+    leftovers = tuple(leftovers)
     ages: dict[tuple[str, str], list[bool]] = {}
     for machine in machines:
         old = machine.state is MachineState.ENDED or _is_old(machine.launched, order, now)
         ages.setdefault((machine.owner, machine.lease), []).append(old)
+    with_machine = set(ages)
+    for leftover in leftovers:
+        key = (leftover.owner, leftover.lease)
+        if key not in with_machine and leftover.created is not None:
+            ages.setdefault(key, []).append(_is_old(leftover.created, order, now))
     found: list[Leftover] = []
     kept: list[Leftover] = []
     for leftover in leftovers:

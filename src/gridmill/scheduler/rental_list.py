@@ -136,6 +136,7 @@ def _missing(lease: Lease, one: LaunchTry, repeats: int, now: float) -> Lease:
 
 def strangers(
     site: str,
+    provider: str,
     market: Market,
     latest: MachineList | None,
     leases: Sequence[Lease],
@@ -144,9 +145,10 @@ def strangers(
 ) -> tuple[Mapping[str, str], tuple[Action, ...]]:
     """Return the problems with machines that no lease uses, by machine, and the actions that end such
     machines if their requests are in the store: machines of closed leases, second machines of one request,
-    and machines that are listed again after their end. `closed` has the tokens of closed leases, and
-    `elsewhere` the ids of leases of other sites, which may use the same account. A machine whose request is
-    not in the store is not ended, because the store may be an old copy."""
+    and machines that are listed again after their end. A machine whose request is not in the store is not
+    ended, because the store may be an old copy. `provider` is the kind of the provider. `closed` has the
+    tokens of closed leases, and `elsewhere` the ids of leases of other sites, which may use the same
+    account."""
     problems: dict[str, str] = {}
     actions: list[Action] = []
     if latest is None:
@@ -171,7 +173,7 @@ def strangers(
         if tokens and all(one.token in tokens for one in machines):
             actions.append(Action(call=Call.DELETE, key=left.id, leftover=left))
         elif not machines:
-            problems[left.id] = _unknown_leftover(site, market, left)
+            problems[left.id] = _unknown_leftover(site, provider, left)
     return problems, tuple(actions)
 
 
@@ -213,8 +215,7 @@ def _unknown(site: str, market: Market, machine: Machine) -> str:
     )
 
 
-def _unknown_leftover(site: str, market: Market, left: Leftover) -> str:
-    provider = market.offers[0].provider if market.offers else "PROVIDER"
+def _unknown_leftover(site: str, provider: str, left: Leftover) -> str:
     command = reap_command(provider, left.owner, left.lease)
     return (
         f"{left.kind} {left.id} in {left.region} at {site} has the tags of lease {left.lease or '?'}, which"

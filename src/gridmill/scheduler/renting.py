@@ -54,15 +54,16 @@ LIMIT_OF_MONEY = "the highest cost (max_cost) is reached"
 class RentingSituation:
     """Everything on which the decisions about the leases of one site depend.
 
-    `leases` are the open leases of the site. `closed` has the tokens of closed leases by lease, among those
-    that the provider's list names, and `elsewhere` the ids of the leases of other sites. `terms` has the
-    terms of each resource at the site. `halted` has the reasons why no further machine is rented for a
-    resource, such as a used budget. `silent_seconds` has the time for which the machine of a pod has not
-    answered, by pod id. `calls` are the calls that run or that have to wait. `latest` is the last list of the
-    provider.
+    `provider` is the kind of the provider. `leases` are the open leases of the site. `closed` has the tokens
+    of closed leases by lease, among those that the provider's list names, and `elsewhere` the ids of the
+    leases of other sites. `terms` has the terms of each resource at the site. `halted` has the reasons why no
+    further machine is rented for a resource, such as a used budget. `silent_seconds` has the time for which
+    the machine of a pod has not answered, by pod id. `calls` are the calls that run or that have to wait.
+    `latest` is the last list of the provider.
     """
 
     site: str
+    provider: str
     owner: str
     traits: ProviderTraits
     market: Market
@@ -140,6 +141,7 @@ def decide(situation: RentingSituation, now: float) -> RentPlan:
             changed.append(after)
     unknown, ends = strangers(
         situation.site,
+        situation.provider,
         situation.market,
         situation.latest,
         situation.leases,

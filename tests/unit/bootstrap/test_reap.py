@@ -67,7 +67,7 @@ def test_young_machines_and_their_resources_are_kept() -> None:
     assert len(world.account.machines_alive()) == 2
 
 
-def test_resources_without_a_machine_are_deleted_only_without_an_age() -> None:
+def test_young_resources_without_a_machine_are_kept() -> None:
     world = World(no_machine=frozenset({("north-1a", "*")}))
     with pytest.raises(Exception, match="no free"):
         world.launch()
@@ -75,6 +75,33 @@ def test_resources_without_a_machine_are_deleted_only_without_an_age() -> None:
     assert {(item.kind, item.result) for item in kept.items} == {("key", "kept"), ("security-group", "kept")}
     reap(world, replace(ORDER, end=True))
     assert world.account.resources_alive() == ()
+
+
+def test_old_resources_whose_machine_left_the_list_are_deleted() -> None:
+    world = World(orphaned_volumes=1.0)
+    world.launch()
+    world.alive_after(100.0)
+    (machine,) = world.account.every.values()
+    machine.ended, machine.gone = world.clock.monotonic(), -1e9
+    world.clock.advance(700.0)
+    old = replace(ORDER, older_than_seconds=600.0, end=True)
+    assert world.cloud.machines() == ()
+    assert {item.result for item in reap(world, old).items} == {ReapResult.ENDED}
+    assert world.account.resources_alive() == ()
+
+
+def test_machines_end_also_if_their_prices_cannot_be_read() -> None:
+    world = World()
+    aged(world, 200.0)
+
+    def broken(region: str = "", instance_type: str = "") -> tuple[()]:
+        assert world.account.machines_alive() == ()
+        raise ValueError("the answer is not valid")
+
+    world.cloud.offers = broken  # type: ignore[method-assign]
+    report = reap(world, replace(ORDER, end=True))
+    assert {item.result for item in report.items} == {ReapResult.ENDED}
+    assert report.items[0].price_micros is None
 
 
 def test_server_errors_lost_answers_and_ignored_calls_are_survived() -> None:

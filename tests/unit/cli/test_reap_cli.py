@@ -49,6 +49,16 @@ def test_all_grids_are_ended_only_on_request() -> None:
         call(*TWO, "--yes")
 
 
+def test_a_lease_is_ended_only_together_with_its_grid() -> None:
+    lease = json.loads(call(*TWO, "--json", code=1))["items"][0]["lease"]
+    with pytest.raises(InputError, match=f"would end what belongs to {lease} of every grid"):
+        call(*TWO, "--lease", lease, "--yes")
+    assert "`--owner GRID --yes` or `--all --yes`" in call(*TWO, "--lease", lease, code=1)
+    assert "with `--yes` to end" in call(*TWO, "--lease", lease, "--owner", "grid-0", code=1)
+    report = json.loads(call(*TWO, "--lease", lease, "--owner", "grid-0", "--yes", "--json"))
+    assert {item["lease"] for item in report["items"]} == {lease}
+
+
 def test_errors_name_what_is_wrong() -> None:
     with pytest.raises(NotFoundError, match="clouds"):
         call("reap", "nowhere")

@@ -123,6 +123,7 @@ class AwsCloud:
                     region=region,
                     lease=tags_in(one).get(LEASE, ""),
                     owner=tags_in(one).get(OWNER, ""),
+                    created=one["CreateTime"].timestamp() if "CreateTime" in one else None,
                 )
                 for kind, (items, key, described) in _LEFTOVERS.items()
                 for one in described(self._requests, region, items, filters)

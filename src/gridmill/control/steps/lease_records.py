@@ -14,8 +14,10 @@ from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.lease import LaunchTry, Lease, LeaseState, TryState, lease_cost_micros
 from gridmill.domain.lease_cost import Subject
 from gridmill.domain.pod_protocol import AttemptOutcome, Event
+from gridmill.domain.reaping import reap_command
 from gridmill.domain.rental_estimate import show_money
 from gridmill.domain.run import Attempt, JobRun
+from gridmill.domain.site import Site
 from gridmill.domain.states import AttemptState, Cause, DeploymentState
 from gridmill.ports.site import SitePort
 from gridmill.scheduler.queue import JOB_RUN_ID
@@ -167,7 +169,12 @@ def has_failed(ledger: Ledger, attempts: Iterable[str]) -> bool:
     return any(one is not None and one.state is AttemptState.FAILED for one in ended)
 
 
-def machine_text(lease: Lease) -> str:
+def provider_of(sites: Mapping[str, Site], site: str) -> str:
+    """Return the kind of the provider of a site, such as `aws`."""
+    return sites[site].settings.get("provider", site) if site in sites else site
+
+
+def machine_text(lease: Lease, provider: str) -> str:
     """Return a sentence about the machine of a lease, its cost per hour and the commands that end it. The
     sentence is empty if the lease has no machine."""
     one = lease.machine_try
@@ -176,14 +183,18 @@ def machine_text(lease: Lease) -> str:
     cost = "an unknown amount" if one.price_micros is None else show_money(one.price_micros, one.currency)
     return (
         f". Machine {one.machine_id} costs {cost} per hour; `gridmill stop lease {lease.id}` ends it, and"
-        f" `gridmill reap` ends it without the control node"
+        f" `{reap_command(provider, lease.owner, lease.id)}` ends it without the control node"
     )
 
 
-def left_text(lease: Lease) -> str:
+def left_text(lease: Lease, provider: str) -> str:
     """Return a warning about a lease that is open while the control node ends."""
     dead_man = show_seconds(lease.terms.dead_man_seconds)
-    what = f"lease {lease.id} is still open while the control node ends{machine_text(lease)}"
+    what = f"lease {lease.id} is still open while the control node ends{machine_text(lease, provider)}"
     if lease.terms.accept_no_self_end:
         return f"{what}. The machine does not end itself. The next control node of this home continues"
-    return f"{what}. Without a control node, the machine ends itself after {dead_man}"
+    longest = show_seconds(lease.terms.max_seconds)
+    return (
+        f"{what}. Without a control node, the machine ends itself {dead_man} after its last job has ended,"
+        f" but at the latest {longest} after its start"
+    )

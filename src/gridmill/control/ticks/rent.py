@@ -21,7 +21,14 @@ from gridmill.control.renting_state import (
     SiteRental,
 )
 from gridmill.control.state import Control
-from gridmill.control.steps.lease_records import Renting, has_failed, live_on, machine_text, put_lease
+from gridmill.control.steps.lease_records import (
+    Renting,
+    has_failed,
+    live_on,
+    machine_text,
+    provider_of,
+    put_lease,
+)
 from gridmill.control.steps.problems import set_problems
 from gridmill.control.steps.rental_calls import action_call, finish_call, finish_market, market_call
 from gridmill.domain.deployment import Deployment
@@ -110,6 +117,7 @@ def _read(
     terms = _terms(declared, deployments)
     return RentingSituation(
         site=site,
+        provider=provider_of(snapshot.sites, site),
         owner=port.owner,
         traits=traits,
         market=Market(
@@ -296,10 +304,11 @@ def _show_problems(
     """Show the problems of leases and machines until they are over. Each problem names the machine, its cost
     per hour, and the command that ends it."""
     shown = {**(strangers or {})}
+    provider = provider_of(renting.ledger.snapshot.sites, site)
     for lease in leases:
         text = problem or lease.problem or rental.problems.get("list", "")
         if text:
-            shown[lease.id] = f"lease {lease.id} at {site}: {text}{machine_text(lease)}"
+            shown[lease.id] = f"lease {lease.id} at {site}: {text}{machine_text(lease, provider)}"
     # a lease that waits for offers shows that they are missing, and the site shows why
     for key, text in rental.problems.items():
         if key != "list" or not leases:

@@ -360,7 +360,13 @@ class SimulatedAccount:
         known = self.resources.get((kind, name))
         if known is None or known.deleted < inf:
             leftover = Leftover(
-                kind=kind, id=name, region=request.region, lease=request.lease, owner=request.owner
+                kind=kind,
+                id=name,
+                region=request.region,
+                lease=request.lease,
+                owner=request.owner,
+                # as at EC2, which reports no time for groups and addresses
+                created=self.clock.now() if kind in ("volume", "key") else None,
             )
             self.resources[kind, name] = Resource(
                 leftover=leftover,
