@@ -73,10 +73,9 @@ class ReapReport:
 
 
 def reap_command(kind: str, owner: str, lease: str) -> str:
-    """Return the command that ends the machine of a lease. The owner is needed because each grid numbers its
-    leases from 1. If the tags of the owner or the lease are missing, the command covers all of them."""
-    whose = f"--owner {owner}" if owner else "--all"
-    return f"gridmill reap {kind} {whose}{f' --lease {lease}' if lease else ''} --yes"
+    """Return the command that ends all machines of a lease. The owner is needed because each grid numbers its
+    leases from 1. A missing name is replaced by a word in capitals, so that the command never covers more."""
+    return f"gridmill reap {kind} --owner {owner or 'GRID'} --lease {lease or 'LEASE'} --yes"
 
 
 def selected_machines(

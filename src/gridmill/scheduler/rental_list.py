@@ -164,7 +164,7 @@ def strangers(
             if machine.state is not MachineState.STOPPING:
                 problems[machine.id] = _unused(site, market, machine)
         elif lease is None or all(machine.token != one.token for one in lease.tries):
-            problems[machine.id] = _unknown(site, market, machine)
+            problems[machine.id] = _unknown(site, market, machine, is_open=lease is not None)
     for left in latest.leftovers:
         machines = [one for one in alive if one.lease == left.lease]
         tokens = closed.get(left.lease, frozenset())
@@ -206,12 +206,13 @@ def _unused(site: str, market: Market, machine: Machine) -> str:
     )
 
 
-def _unknown(site: str, market: Market, machine: Machine) -> str:
+def _unknown(site: str, market: Market, machine: Machine, *, is_open: bool) -> str:
     name, costs = _described(site, market, machine)
     command = reap_command(machine.provider, machine.owner, machine.lease)
     return (
         f"{name} has the tags of a request of lease {machine.lease or '?'}, which is not in the store: it"
         f" costs {costs} per hour. `{command}` ends it"
+        f"{', and all other machines of the lease, which is open' if is_open else ''}"
     )
 
 
