@@ -1,6 +1,8 @@
 from concurrent.futures import Future
 from types import SimpleNamespace
 
+import pytest
+
 from gridmill.control.renting_state import Rentals, SiteRental
 from gridmill.control.steps.rental_calls import DELETE_AGAIN_SECONDS, finish_call
 from gridmill.domain.lease import LaunchTry, Lease, LeaseState, RentalTerms
@@ -62,3 +64,14 @@ def test_a_closed_lease_is_known_at_all_sites_because_two_sites_may_use_one_acco
     )
     rentals.note_closed(lease)
     assert (other.closed["lease-1"].provider, other.closed["lease-1"].tokens) == ("aws", {"t-1"})
+
+
+def test_a_launch_that_fails_in_an_unexpected_way_counts_as_sent():
+    action = Action(call=Call.LAUNCH, key="token-1")
+    rental = SiteRental(started=0.0, running={action.id})
+    done: Future[None] = Future()
+    done.set_exception(ValueError("an answer that nobody expects"))
+    with pytest.raises(ValueError, match="nobody expects"):
+        finish_call(SimpleNamespace(now=lambda: 100.0), "aws", rental, action, done)
+    assert rental.sightings().sent_at("token-1") == 100.0
+    assert rental.sightings().repeats == {"token-1": 1}

@@ -154,7 +154,10 @@ _MESSAGE_LENGTH = 500  # a server behind the API may answer with a whole page
 
 def class_of(code: str, status: int, *, is_launch: bool = False) -> type[GridmillError]:
     """Return the class of the error for an error code and an HTTP status. `is_launch` means that the
-    request starts a machine."""
+    request starts a machine. An answer without a code is not from AWS but, for example, from a proxy, so that
+    it is unknown whether AWS has received the request."""
+    if not code:
+        return UnavailableError
     if is_launch and code in RIGHTS:
         return RefusedError
     return TABLE.get(code) or (UnavailableError if status >= 500 else RefusedError)

@@ -203,9 +203,17 @@ def _translated(call: Callable[[], Any], place: str, *, is_launch: bool = False)
         ) from error
     except (of_boto.ParamValidationError, of_boto.InvalidRegionError) as error:
         raise InputError(str(error), place=place) from error
-    except of_boto.BotoCoreError as error:
+    except (of_boto.BotoCoreError, _parser_error()) as error:
         # the request may have reached the server: a timeout, a closed connection, an unreadable answer
         raise UnavailableError(f"AWS did not answer: {error}", place=place) from error
+
+
+def _parser_error() -> type[Exception]:
+    """Return the error for an answer that is not from AWS, such as the page of a proxy. It is not a
+    BotoCoreError."""
+    from botocore.parsers import ResponseParserError
+
+    return ResponseParserError
 
 
 def _credential_errors() -> tuple[type[Exception], ...]:

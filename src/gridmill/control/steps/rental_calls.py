@@ -69,6 +69,10 @@ def _list(cloud: CloudPort, owner: str, at: float) -> MachineList:
 def finish_call(renting: Renting, site: str, rental: SiteRental, action: Action, done: Future[Any]) -> None:
     """Apply the result of a call to the lease as it is now."""
     rental.running.discard(action.id)
+    if action.call is Call.LAUNCH:
+        # before anything can fail, because an unexpected error may also follow a request that was received
+        rental.sent[action.key] = renting.now()
+        rental.repeats[action.key] = rental.repeats.get(action.key, 0) + 1
     error = done.exception()
     if error is not None and not isinstance(error, GridmillError):
         done.result()
@@ -168,8 +172,6 @@ _ENDINGS = (f"{Call.TERMINATE} ", f"{Call.DELETE} ")
 
 def _launched(renting: Renting, rental: SiteRental, action: Action, done: Future[Any]) -> None:
     now = renting.now()
-    rental.sent[action.key] = now
-    rental.repeats[action.key] = rental.repeats.get(action.key, 0) + 1
     try:
         machine = done.result()
     except GridmillError as error:
