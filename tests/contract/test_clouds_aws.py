@@ -186,6 +186,26 @@ def test_a_repeated_launch_without_the_right_returns_the_machine_of_the_first(ec
     assert cloud.launch(_request("t1")).id == ec2.running()[0].id
 
 
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("InsufficientInstanceCapacity", NoMachineError),
+        ("VcpuLimitExceeded", QuotaError),
+        ("InvalidAMIID.NotFound", RefusedError),
+    ],
+)
+def test_a_repeated_launch_that_is_refused_returns_the_machine_of_the_first(ec2, cloud, code, error):
+    ec2.faults.lose_answers("RunInstances")
+    with pytest.raises(UnavailableError):
+        cloud.launch(_request("t1"))
+    ec2.faults.fail("RunInstances", code)
+    assert cloud.launch(_request("t1")).id == ec2.running()[0].id
+    ec2.faults.fail("RunInstances", code)
+    with pytest.raises(error):
+        cloud.launch(_request("t2"))
+    assert len(ec2.running()) == 1
+
+
 def test_nothing_is_sent_twice(ec2, cloud):
     ec2.faults.fail("DescribeInstances", "RequestLimitExceeded", status=503)
     with pytest.raises(UnavailableError, match="RequestLimitExceeded"):

@@ -28,7 +28,15 @@ from gridmill.clouds.aws.security_groups import SecurityGroups
 from gridmill.clouds.aws.settings import AwsSettings, read_settings
 from gridmill.domain.machine import Leftover, Machine, MachineState, Offer, ProviderTraits, SelfEnd
 from gridmill.domain.rental_estimate import Charges
-from gridmill.errors import GridmillError, NotFoundError, RefusedError, UnavailableError
+from gridmill.errors import (
+    GridmillError,
+    InputError,
+    NoMachineError,
+    NotFoundError,
+    QuotaError,
+    RefusedError,
+    UnavailableError,
+)
 from gridmill.ports.cloud import AccountCheck, LaunchRequest
 
 TRAITS = ProviderTraits(
@@ -91,8 +99,9 @@ class AwsCloud:
         """See `CloudPort`."""
         try:
             return self._launched(request)
-        except RefusedError:
-            # the request may repeat one that succeeded, whose rights or image have changed since then
+        except (RefusedError, NoMachineError, QuotaError, InputError):
+            # the request may repeat one that succeeded, after which the rights, the image, the quota or the
+            # free machines have changed
             found = self._with_token(request)
             if found is None:
                 raise
