@@ -93,7 +93,13 @@ def run_arguments(request: LaunchRequest, image: Image, network: Network) -> dic
         # a shutdown from within the machine ends the rental
         "InstanceInitiatedShutdownBehavior": "terminate",
         "BlockDeviceMappings": [_disk(request, image)],
-        "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
+        # with one hop, the answers, which include the user data, do not reach containers with a network of
+        # their own
+        "MetadataOptions": {
+            "HttpTokens": "required",
+            "HttpEndpoint": "enabled",
+            "HttpPutResponseHopLimit": 1,
+        },
         "TagSpecifications": [{"ResourceType": kind, "Tags": tags_of(request)} for kind in tagged],
         **({"Placement": {"AvailabilityZone": request.zone}} if request.zone else {}),
         **_network(network),

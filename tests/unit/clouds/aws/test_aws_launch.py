@@ -39,6 +39,7 @@ def test_a_machine_that_shuts_down_or_is_ended_leaves_nothing():
     assert arguments["InstanceInitiatedShutdownBehavior"] == "terminate"
     assert all(disk["Ebs"]["DeleteOnTermination"] for disk in arguments["BlockDeviceMappings"])
     assert arguments["MetadataOptions"]["HttpTokens"] == "required"
+    assert arguments["MetadataOptions"]["HttpPutResponseHopLimit"] == 1
     assert (arguments["MinCount"], arguments["MaxCount"]) == (1, 1)
     assert arguments["Placement"] == {"AvailabilityZone": "us-east-1b"}
     assert "KeyName" not in arguments
