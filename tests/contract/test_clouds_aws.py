@@ -432,6 +432,27 @@ def test_renewed_credentials_are_used_without_a_restart(ec2):
     cloud.close()
 
 
+def test_the_account_is_asked_once_for_each_credentials(ec2):
+    first, second = ec2.add_user("first"), ec2.add_user("second")
+    secrets = {"key": first.secret_key}
+    given = {"endpoint_url": ec2.endpoint_url, "regions": "us-east-1", "secret_access_key": "key"}
+    changing = {**given, "access_key_id": first.access_key}
+    cloud = make(changing, secrets.__getitem__)
+
+    def asked() -> int:
+        return sum(action == "GetCallerIdentity" for _, _, action in ec2.requests)
+
+    assert len({cloud.account_name() for _ in range(3)}) == 1
+    assert asked() == 1
+    ec2.revoke(first.access_key)
+    changing["access_key_id"], secrets["key"] = second.access_key, second.secret_key
+    with pytest.raises(CredentialsError):
+        cloud.machines()
+    assert len({cloud.account_name() for _ in range(3)}) == 1
+    assert asked() == 2
+    cloud.close()
+
+
 def test_a_removed_secret_is_an_error_that_is_repeated(ec2):
     secrets = {"key": ec2.secret_key}
 

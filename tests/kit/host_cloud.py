@@ -76,6 +76,9 @@ class HostCloud:
         self.every: dict[str, HostMachine] = {}
         self._lock = threading.Lock()
 
+    def account_name(self) -> str:
+        return "hosts"
+
     def check_account(self, region: str) -> AccountCheck:
         return AccountCheck(account="hosts")
 

@@ -186,6 +186,7 @@ class Lease:
     """The record of a rented machine, on which one pod of a deployment runs.
 
     `provider` is the name of the cloud site, `owner` identifies the grid in the tags of its machines.
+    `account` is the provider's account in which the machines of the lease are (empty: not known yet).
     `needs` are the amounts that the pod needs. `tries` has the requests to the provider, the last one last.
     `opened`, `ready`, `release_asked` and `closed` are Unix times. `reason` is the reason why the machine
     must end. `problem` is a lasting problem, such as credentials that the provider refuses. `address` is the
@@ -219,6 +220,7 @@ class Lease:
     counted: float = 0.0
     failed: float | None = None
     hopeless: bool = False
+    account: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -82,6 +82,10 @@ class CloudPort(Protocol):
 
     traits: ProviderTraits
 
+    def account_name(self) -> str:
+        """Return the name of the account to which the present credentials belong. The provider is asked only
+        after the credentials have changed."""
+
     def check_account(self, region: str) -> AccountCheck:
         """Check the credentials, the rights that Gridmill needs, and the quotas in the regions whose names
         begin with `region`."""

@@ -33,12 +33,13 @@ CALLS_PER_LIST = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineList:
-    """A complete list of the machines and leftovers of a grid. `at` is the Unix time at which the request for
-    the list began."""
+    """A complete list of the machines and leftovers of a grid in an account. `at` is the Unix time at which
+    the request for the list began."""
 
     at: float
     machines: tuple[Machine, ...] = ()
     leftovers: tuple[Leftover, ...] = ()
+    account: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,7 @@ def reconcile(
         one = next(each for each in lease.tries if each.number == number)
         machine = _listed(one, lease, latest.machines)
         if machine is not None:
-            lease = _seen(lease, one, machine, now)
+            lease = _seen(replace(lease, account=lease.account or latest.account), one, machine, now)
         elif not calls.is_running(Call.LAUNCH, one.token):
             is_missing = latest.at >= sightings.seen_at(one.token) + traits.list_lag_seconds
             repeats = sightings.repeats.get(one.token, 0)

@@ -11,8 +11,9 @@ from gridmill.scheduler.rental_choice import Candidate
 NONE: Mapping[str, str] = {}
 
 
-def with_new_try(lease: Lease, candidate: Candidate, token: str, now: float) -> Lease:
-    """Return the lease with a further request, which is sent after the commit."""
+def with_new_try(lease: Lease, candidate: Candidate, token: str, now: float, account: str = "") -> Lease:
+    """Return the lease with a further request to `account`, which is sent after the commit. The account of
+    earlier requests stays."""
     one = LaunchTry(
         number=len(lease.tries) + 1,
         token=token,
@@ -24,7 +25,14 @@ def with_new_try(lease: Lease, candidate: Candidate, token: str, now: float) -> 
         currency=candidate.currency,
         at=now,
     )
-    return replace(lease, state=LeaseState.LAUNCHING, tries=(*lease.tries, one), address="", problem="")
+    return replace(
+        lease,
+        state=LeaseState.LAUNCHING,
+        tries=(*lease.tries, one),
+        account=lease.account or account,
+        address="",
+        problem="",
+    )
 
 
 def launched(lease: Lease, token: str, machine: Machine, now: float) -> Lease:

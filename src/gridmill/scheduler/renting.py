@@ -27,6 +27,7 @@ from gridmill.domain.lease import (
 )
 from gridmill.domain.machine import Machine, MachineState, ProviderTraits
 from gridmill.domain.states import DeploymentState, PodState
+from gridmill.scheduler.rental_accounts import list_for
 from gridmill.scheduler.rental_calls import Action, Call, Calls, affordable
 from gridmill.scheduler.rental_choice import Candidate, Market, Refusal, choose, refusals_of
 from gridmill.scheduler.rental_list import (
@@ -206,9 +207,8 @@ def _lease_for(deployment: Deployment, pod: Pod, terms: RentalTerms) -> NewLease
 def _decide_lease(draft: _Draft, lease: Lease) -> Lease:
     """Return the lease after this decision, and add its actions to the draft."""
     situation, was = draft.situation, lease.state
-    lease = reconcile(
-        lease, situation.latest, situation.sightings, situation.calls, situation.traits, draft.now
-    )
+    latest = list_for(lease, situation.latest)
+    lease = reconcile(lease, latest, situation.sightings, situation.calls, situation.traits, draft.now)
     if lease.state not in (LeaseState.RELEASING, LeaseState.CLOSED):
         reason = _why_release(draft, lease)
         if reason:
@@ -337,6 +337,8 @@ def _use(draft: _Draft, lease: Lease, one: LaunchTry) -> Lease:
 
 def _next_try(draft: _Draft, lease: Lease) -> Lease:
     situation = draft.situation
+    if list_for(lease, situation.latest) is None:
+        return lease  # the account is unknown, or the wrong one
     if lease.resource in situation.halted:
         return releasing(lease, situation.halted[lease.resource], draft.now)
     choice = choose(lease, situation.market, draft.refusals, draft.now)
@@ -358,7 +360,7 @@ def _terminate(draft: _Draft, lease: Lease, one: LaunchTry) -> None:
 
 def _release(draft: _Draft, lease: Lease) -> Lease:
     """End everything of a lease. The lease is closed if the provider's list shows that nothing is left."""
-    situation, latest = draft.situation, draft.situation.latest
+    situation, latest = draft.situation, list_for(lease, draft.situation.latest)
     draft.actions.append(Action(call=Call.FORGET, key=lease.id, lease=lease))
     for one in lease.tries:
         if one.state is TryState.CONFIRMED:

@@ -148,6 +148,7 @@ class CloudSuite:
         """Checks that the quotas belong to the requested regions and that no right is missing."""
         check = harness.cloud.check_account(harness.region)
         assert check.account
+        assert harness.cloud.account_name() == check.account
         assert check.missing_rights == ()
         assert all(quota.region.startswith(harness.region) and quota.limit >= 0 for quota in check.quotas)
         assert all(quota.types and quota.unit for quota in check.quotas)

@@ -81,6 +81,10 @@ class AwsCloud:
         """The time on the monotonic clock at which all rights were found; None if one was missing."""
         self._lock = threading.Lock()
 
+    def account_name(self) -> str:
+        """See `CloudPort`."""
+        return self._requests.account()
+
     def check_account(self, region: str) -> AccountCheck:
         """See `CloudPort`."""
         now = time.monotonic()

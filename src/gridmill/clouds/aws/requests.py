@@ -35,6 +35,7 @@ class AwsRequests:
         self._clients: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
         self._session: Any = None
+        self._account = ""
         self._threads: ThreadPoolExecutor | None = None
 
     def call(self, service: str, region: str, action: str, **arguments: object) -> Mapping[str, Any]:
@@ -57,6 +58,17 @@ class AwsRequests:
             self._renew(place)
             raise
         return answer
+
+    def account(self) -> str:
+        """Return the number of the account. It is read once for each credentials."""
+        with self._lock:
+            known, opened = self._account, self._opened
+        if not known:
+            known = str(self.call("sts", self._settings.home_region, "GetCallerIdentity")["Account"])
+            with self._lock:
+                if opened == self._opened:
+                    self._account = known
+        return known
 
     def code(self, service: str, region: str, action: str, **arguments: object) -> str:
         """Send one request, and return the code of the error with which AWS answers (empty: no error)."""
@@ -131,6 +143,7 @@ class AwsRequests:
             is_due = not settings.access_key_id and now - self._opened > _PROFILE_SECONDS
             if settings != self._settings or is_due:
                 self._settings, self._session, self._clients = settings, None, {}
+                self._account = ""
                 self._opened = now
 
     def _make(self, service: str, region: str) -> Any:  # noqa: ANN401
@@ -184,6 +197,7 @@ def _snake(action: str) -> str:
 def _translated(call: Callable[[], Any], place: str, *, is_launch: bool = False) -> Any:  # noqa: ANN401
     try:
         from botocore import exceptions as of_boto
+        from botocore.parsers import ResponseParserError  # not a BotoCoreError
     except ImportError as error:
         raise UnavailableError(
             "the package boto3 is not installed", hint="Run: pip install 'gridmill[aws]'"
@@ -203,17 +217,9 @@ def _translated(call: Callable[[], Any], place: str, *, is_launch: bool = False)
         ) from error
     except (of_boto.ParamValidationError, of_boto.InvalidRegionError) as error:
         raise InputError(str(error), place=place) from error
-    except (of_boto.BotoCoreError, _parser_error()) as error:
+    except (of_boto.BotoCoreError, ResponseParserError) as error:
         # the request may have reached the server: a timeout, a closed connection, an unreadable answer
         raise UnavailableError(f"AWS did not answer: {error}", place=place) from error
-
-
-def _parser_error() -> type[Exception]:
-    """Return the error for an answer that is not from AWS, such as the page of a proxy. It is not a
-    BotoCoreError."""
-    from botocore.parsers import ResponseParserError
-
-    return ResponseParserError
 
 
 def _credential_errors() -> tuple[type[Exception], ...]:

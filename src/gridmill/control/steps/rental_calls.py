@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from gridmill.control.renting_state import SiteRental, closed_lease
 from gridmill.control.steps.lease_records import Renting, put_lease
@@ -23,10 +23,12 @@ from gridmill.errors import (
     explained,
 )
 from gridmill.ports.cloud import CloudPort, MachineReport, RentingSite
+from gridmill.scheduler.rental_accounts import account_problem
 from gridmill.scheduler.rental_calls import Action, Call, id_of
 from gridmill.scheduler.rental_list import MachineList
 from gridmill.scheduler.rental_results import end_accepted, faulty, launched, prepared, refused
 
+_T = TypeVar("_T")
 DELETE_AGAIN_SECONDS = 30.0
 """The seconds after which something is deleted again that the provider still lists."""
 TERMINATE_AGAIN_SECONDS = 30.0
@@ -49,11 +51,12 @@ def action_call(port: RentingSite, action: Action, now: float) -> Callable[[], A
         case Action(call=Call.LIST):
             return partial(_list, port.cloud(), port.owner, now)
         case Action(call=Call.LAUNCH, lease=Lease() as lease, launch_try=one) if one is not None:
-            return partial(port.launch, lease, one)
+            return partial(_in_account, port.cloud(), lease, partial(port.launch, lease, one))
         case Action(call=Call.PREPARE, lease=Lease() as lease, machine=machine) if machine is not None:
             return partial(port.prepare_machine, lease, machine)
         case Action(call=Call.TERMINATE, machine=machine) if machine is not None:
-            return partial(port.cloud().terminate, machine)
+            end = partial(port.cloud().terminate, machine)
+            return partial(_in_account, port.cloud(), action.lease, end)
         case Action(call=Call.DELETE, leftover=left) if left is not None:
             return partial(port.cloud().delete, left)
         case Action(call=Call.FORGET, lease=Lease() as lease):
@@ -63,7 +66,23 @@ def action_call(port: RentingSite, action: Action, now: float) -> Callable[[], A
 
 
 def _list(cloud: CloudPort, owner: str, at: float) -> MachineList:
-    return MachineList(at=at, machines=cloud.machines(owner), leftovers=cloud.leftovers(owner))
+    account = cloud.account_name()
+    listed = MachineList(
+        at=at, machines=cloud.machines(owner), leftovers=cloud.leftovers(owner), account=account
+    )
+    if cloud.account_name() != account:
+        raise UnavailableError(f"the credentials changed from the account {account} to another account")
+    return listed
+
+
+def _in_account(cloud: CloudPort, lease: Lease | None, act: Callable[[], _T]) -> _T:
+    """Call a function of the provider if the credentials belong to the account of the lease. In another
+    account, the machine to end does not exist, and a repeated request rents a second machine."""
+    if lease is not None and lease.account:
+        problem = account_problem(lease, cloud.account_name())
+        if problem:
+            raise UnavailableError(problem)
+    return act()
 
 
 def finish_call(renting: Renting, site: str, rental: SiteRental, action: Action, done: Future[Any]) -> None:

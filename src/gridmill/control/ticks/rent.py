@@ -41,6 +41,7 @@ from gridmill.domain.resource import Resource
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError
 from gridmill.ports.cloud import RentingSite
+from gridmill.scheduler.rental_accounts import account_problem
 from gridmill.scheduler.rental_calls import OWN, Action, Call
 from gridmill.scheduler.rental_choice import Market
 from gridmill.scheduler.rental_results import with_new_try
@@ -208,7 +209,10 @@ def _commit(
     """Write the decisions, and register the calls that follow after the commit."""
     for one in plan.tries:
         token = f"{final[one.lease_id].owner}-{one.lease_id}-{renting.new_token()}"[:64]
-        final[one.lease_id] = with_new_try(final[one.lease_id], one.candidate, token, transaction.now)
+        account = rental.latest.account if rental.latest is not None else ""
+        final[one.lease_id] = with_new_try(
+            final[one.lease_id], one.candidate, token, transaction.now, account
+        )
     for new in plan.opened:
         lease = _opened(new, site, port.owner, f"lease-{renting.counters.next('lease')}", transaction.now)
         final[lease.id] = lease
@@ -306,7 +310,8 @@ def _show_problems(
     shown = {**(strangers or {})}
     provider = provider_of(renting.ledger.snapshot.sites, site)
     for lease in leases:
-        text = problem or lease.problem or rental.problems.get("list", "")
+        account = rental.latest.account if rental.latest is not None else ""
+        text = problem or account_problem(lease, account) or lease.problem or rental.problems.get("list", "")
         if text:
             shown[lease.id] = f"lease {lease.id} at {site}: {text}{machine_text(lease, provider)}"
     # a lease that waits for offers shows that they are missing, and the site shows why

@@ -17,8 +17,10 @@ from gridmill.domain.site import LOCAL, ConfiguredNodes, Node, NodeUtilization, 
 from gridmill.domain.states import PodState
 from gridmill.domain.views import FarmView
 from gridmill.errors import AwayError, ConflictError, InputError, NotFoundError, UnavailableError
+from gridmill.ports.cloud import RentingSite
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_by_names, page_of_views, page_request
 from gridmill.ports.site import SitePort, TransferSite
+from gridmill.scheduler.rental_accounts import is_other_account, lost_region
 
 _WHERE_NODES_ARE = {
     SiteKind.SLURM: "`sinfo` on the login node shows the partitions and the states of their nodes; "
@@ -93,6 +95,7 @@ class SiteUseCases(UseCases):
             existing = self._ledger.snapshot.sites.get(site.name)
             _check(site, existing, replace=replace)
             self._check_resources(site)
+            self._check_leases(site, looked.account)
             same = existing is not None and describe_farm(existing) == describe_farm(site)
             fresh = existing if existing is not None and same else describe_farm(site)
             seen = changed(fresh.with_nodes(looked.nodes, looked.configured), route=fresh.route or site.route)
@@ -112,6 +115,26 @@ class SiteUseCases(UseCases):
         for resource in self._ledger.snapshot.resources.values():
             if resource.site == site.name and not resource.default:
                 check_resource_settings(resource, site)
+
+    def _check_leases(self, site: Site, account: str) -> None:
+        """Check that the machines of open leases can still be seen with the new settings of the site."""
+        leases = [one for one in self._ledger.snapshot.leases.values() if one.provider == site.name]
+        for lease in leases:
+            if is_other_account(lease, account):
+                raise ConflictError(
+                    f"lease {lease.id} has a machine in the account {lease.account}, and the new settings of"
+                    f" site {site.name!r} use the account {account}",
+                    hint=f"End the lease with `gridmill stop lease {lease.id}`, and wait until it is closed; "
+                    "or add the account as a cloud provider with another name.",
+                )
+        lost = lost_region(leases, site.settings.get("regions", ""))
+        if lost is not None:
+            raise ConflictError(
+                f"lease {lost[0].id} has requested a machine in the region {lost[1]}, which is not among the "
+                f"new `regions` of site {site.name!r}",
+                hint=f"End the lease with `gridmill stop lease {lost[0].id}`, and wait until it is closed; "
+                f"or keep {lost[1]} in `regions`.",
+            )
 
     def remove_site(self, name: str) -> None:
         """See Sites."""
@@ -159,12 +182,13 @@ class SiteUseCases(UseCases):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SiteObservation:
     """An observation of a site by a use case. If the site is `unreachable`, the observation is the last one
-    that succeeded."""
+    that succeeded. `account` is the account at the provider of a cloud site."""
 
     nodes: tuple[Node, ...]
     route: Route | None
     configured: ConfiguredNodes | None = None
     unreachable: bool = False
+    account: str = ""
 
 
 def _look(site: Site, existing: Site | None, port: SitePort, *, replace: bool) -> _SiteObservation:
@@ -191,7 +215,10 @@ def _look(site: Site, existing: Site | None, port: SitePort, *, replace: bool) -
         if existing is not None and describe_farm(existing) == describe_farm(site)
         else describe_farm(site)
     )
-    return _SiteObservation(nodes=nodes, route=route_of(same, port), configured=configured_of(port))
+    account = port.cloud().account_name() if isinstance(port, RentingSite) else ""
+    return _SiteObservation(
+        nodes=nodes, route=route_of(same, port), configured=configured_of(port), account=account
+    )
 
 
 def _farm(site: Site, port: SitePort | None) -> FarmView:

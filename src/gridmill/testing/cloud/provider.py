@@ -41,6 +41,10 @@ class SimulatedProvider:
         gap = account.traits.launch_gap_seconds
         self._launches = TokenBucket(1.0 / gap if gap else inf, 1)
 
+    def account_name(self) -> str:
+        """See CloudPort. The name is known without a call."""
+        return self.account.name
+
     def check_account(self, region: str) -> AccountCheck:
         """See CloudPort."""
         account = self.account
