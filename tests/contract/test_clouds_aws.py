@@ -11,6 +11,8 @@ import pytest
 from gridmill.clouds.aws.cloud import AwsCloud, make
 from gridmill.clouds.aws.images import read_image
 from gridmill.clouds.aws.launch import Image
+from gridmill.clouds.aws.offer_cache import CachedOffers, write_cache
+from gridmill.clouds.aws.offers import SPOT_SECONDS, Offers
 from gridmill.clouds.aws.requests import AwsRequests
 from gridmill.clouds.aws.settings import AwsSettings, read_settings
 from gridmill.errors import (
@@ -299,6 +301,34 @@ def test_offers_are_asked_once_a_day(ec2, tmp_path):
     cloud.offers("us-east-1")
     cloud.close()
     assert len(ec2.requests) == before
+
+
+def test_spot_prices_are_read_again_after_five_minutes(ec2, tmp_path):
+    now = [1000.0]
+    requests = AwsRequests(settings(ec2))
+
+    def asked() -> list[str]:
+        return [action for _, _, action in ec2.requests]
+
+    offers = Offers(requests, str(tmp_path), lambda: now[0])
+    (first,) = offers.in_region("us-east-1", "g5.xlarge")
+    old = replace(first, spot_price_micros=1)
+    write_cache(tmp_path, "us-east-1", CachedOffers(read=1000.0, offers=(old,), spot_read=1000.0))
+    before, again = len(asked()), Offers(requests, str(tmp_path), lambda: now[0])
+    now[0] += SPOT_SECONDS - 1
+    assert again.in_region("us-east-1") == (old,)
+    assert len(asked()) == before
+    now[0] += 2
+    assert again.in_region("us-east-1") == (first,)
+    assert asked()[before:] == ["DescribeSpotPriceHistory"]
+    assert again.in_region("us-east-1") == (first,)
+    assert Offers(requests, str(tmp_path), lambda: now[0]).in_region("us-east-1") == (first,)
+    assert len(asked()) == before + 1
+    now[0] += SPOT_SECONDS
+    ec2.faults.fail("DescribeSpotPriceHistory", "RequestLimitExceeded", status=503)
+    assert again.in_region("us-east-1")[0].spot_price_micros is None
+    assert again.in_region("us-east-1") == (first,)
+    requests.close()
 
 
 def test_a_machine_that_shuts_down_ends_with_its_disk(ec2, cloud):

@@ -105,8 +105,9 @@ def offers(
 ) -> None:
     """List the types of machines that can be rented, the cheapest first.
 
-    The prices come from the provider, which is asked at most once a day. An offer whose price is unknown is
-    shown last. The spot price of a region is the highest of its zones.
+    The prices come from the provider, which is asked at most once a day, and for the prices of spot
+    machines at most every five minutes. An offer whose price is unknown is shown last. The spot price of a
+    region is the highest of its zones.
     """
     wanted = OfferFilter(
         region=region,

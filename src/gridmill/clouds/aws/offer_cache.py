@@ -12,10 +12,12 @@ from gridmill.private_files import write_private
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedOffers:
-    """The offers of a region, and the Unix time at which they were read."""
+    """The offers of a region, the Unix time at which they were read, and the time at which their spot prices
+    were read."""
 
     read: float
     offers: tuple[Offer, ...]
+    spot_read: float = 0.0
 
 
 def read_cache(folder: Path, region: str) -> CachedOffers | None:

@@ -7,7 +7,7 @@ Reference; GetProducts in the AWS Price List API Reference, whose servers are in
 import json
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
@@ -29,14 +29,17 @@ is us-east-1."""
 _GIGABYTE = 10**9
 CACHE_SECONDS = 86_400.0
 """The time for which offers are used again."""
+SPOT_SECONDS = 300.0
+"""The time for which spot prices are used again. The control node reads the offers as often before it rents a
+machine. AWS changes the prices at any time, so that an older price may be far below the price to pay."""
 
 
 class Offers:
-    """The offers of an account, cached in memory and in a folder for a day. Offers whose prices could not be
-    read are not cached."""
+    """The offers of an account, cached in memory and in a folder for a day, and their spot prices for five
+    minutes. Prices that could not be read are not cached."""
 
-    def __init__(self, requests: AwsRequests, folder: str) -> None:
-        self._requests = requests
+    def __init__(self, requests: AwsRequests, folder: str, now: Callable[[], float] = time.time) -> None:
+        self._requests, self._now = requests, now
         self._folder = Path(folder) if folder else None
         self._known: dict[str, CachedOffers] = {}
         self._lock = threading.Lock()
@@ -48,10 +51,23 @@ class Offers:
             cached, is_whole = self._read(region)
             if is_whole:
                 self._keep(region, cached)
+        elif not 0 <= self._now() - cached.spot_read < SPOT_SECONDS:
+            cached = self._with_spot_prices(region, cached)
         return tuple(one for one in cached.offers if instance_type in ("", one.instance_type))
 
+    def _with_spot_prices(self, region: str, cached: CachedOffers) -> CachedOffers:
+        """Return the offers with the present spot prices. If these cannot be read, they are unknown."""
+        now, prices = self._now(), self._spot_prices(region)
+        offers = tuple(
+            replace(one, spot_price_micros=(prices or {}).get(one.instance_type)) for one in cached.offers
+        )
+        fresh = CachedOffers(read=cached.read, offers=offers, spot_read=now)
+        if prices is not None:
+            self._keep(region, fresh)
+        return fresh
+
     def _cached(self, region: str) -> CachedOffers | None:
-        now = time.time()
+        now = self._now()
         with self._lock:
             cached = self._known.get(region)
         if cached is None and self._folder is not None:
@@ -76,10 +92,10 @@ class Offers:
             prices = threads.submit(self._prices, region)
             known, spot_known = prices.result(), spot.result()
             offers = offers_of(region, types.result(), zones.result(), known or {}, spot_known or {})
-        now = time.time()
+        now = self._now()
         offers = tuple(replace(one, read=now) for one in offers)
         is_whole = known is not None and spot_known is not None
-        return CachedOffers(read=now, offers=offers), is_whole
+        return CachedOffers(read=now, offers=offers, spot_read=now), is_whole
 
     def _types(self, region: str) -> list[Mapping[str, Any]]:
         return list(

@@ -19,7 +19,7 @@ KNOWN: Mapping[str, str] = {
     "ssh_from": "networks from which SSH is permitted, separated by commas (default: everywhere)",
     "address": "private: connect to the private addresses of the machines (default: public)",
     "endpoint_url": "the URL of a server that has the API of EC2, for tests",
-    "cache_folder": "the folder in which types and prices of machines are cached for a day",
+    "cache_folder": "the folder in which types and prices of machines are cached",
 }
 """The settings of an account, with their descriptions."""
 
