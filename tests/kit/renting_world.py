@@ -207,7 +207,8 @@ class RentingWorld:
                     self.calls = replace(self.calls, not_before=waits)
         if wrong in ("lost", "unavailable"):
             waits = {**self.calls.not_before, action.id: self.now + 2.0}
-            self.calls = replace(self.calls, not_before=waits)
+            failures = {**self.calls.failures, action.id: self.calls.failures_of(action.call, action.key) + 1}
+            self.calls = replace(self.calls, not_before=waits, failures=failures)
 
     def _list(self, wrong) -> None:
         if wrong:
@@ -221,7 +222,7 @@ class RentingWorld:
             for one in shown
         )
         self.latest = MachineList(at=self.now, machines=machines, leftovers=tuple(self.leftovers.values()))
-        seen = {one.token: self.now for one in machines}
+        seen = {one.token: self.now for one in machines if one.state is not MachineState.ENDED}
         self.sightings = replace(self.sightings, seen={**self.sightings.seen, **seen})
 
     def _launch(self, action: Action, wrong) -> None:

@@ -81,6 +81,7 @@ class SiteRental:
         return Calls(
             running=frozenset(self.running),
             not_before=dict(self.not_before),
+            failures=dict(self.failures),
             last_launch=self.last_launch,
             last_call=self.last_call,
         )

@@ -108,9 +108,10 @@ class LaunchTry:
     """One request for a machine. `token` is the idempotency key, which no other try has. `price_micros` is
     the price per hour in micro-units of `currency`, or None if it is unknown. `at` is the Unix time at which
     the try was stored, `confirmed` the time at which the machine was started, and `ended` the time at which
-    the try was over: the provider refused the request, did not list the machine, or confirmed the end of the
-    machine. `end_accepted` is the time at which the provider accepted the request to end the machine.
-    `message` is the provider's reason for a refusal or for the end."""
+    the try was over: the provider refused the request, did not list the machine, or has ended the machine. If
+    the provider does not state when the machine ended, it is the latest possible time. `end_accepted` is the
+    time at which the provider accepted the request to end the machine. `message` is the provider's reason for
+    a refusal or for the end."""
 
     number: int
     token: str

@@ -97,8 +97,8 @@ class Quota:
 class Machine:
     """A machine as the provider reports it. `lease`, `owner` and `token` come from its tags and are empty if
     the tags are missing. `native_state` is the provider's word. `reason` is the provider's reason for the
-    state. `launched` is a Unix
-    time."""
+    state. `launched` and `ended` are Unix times. `ended` is the time after which the provider does not bill
+    the machine, or None if the provider does not state it."""
 
     id: str
     provider: str
@@ -113,6 +113,7 @@ class Machine:
     address: str = ""
     spot: bool = False
     launched: float | None = None
+    ended: float | None = None
     reason: str = ""
 
 

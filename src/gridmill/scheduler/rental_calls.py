@@ -60,17 +60,22 @@ def id_of(call: Call, key: str) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
     """The calls of a site. `running` has the ids of the actions that run or whose results were not applied
-    yet, and `not_before` the Unix time before which an action is not repeated. `last_launch` and `last_call`
-    are Unix times."""
+    yet, and `not_before` the Unix time before which an action is not repeated. `failures` has the number of
+    failures of each action in a row. `last_launch` and `last_call` are Unix times."""
 
     running: Set[str] = frozenset()
     not_before: Mapping[str, float] = field(default_factory=dict)
+    failures: Mapping[str, int] = field(default_factory=dict)
     last_launch: float = -inf
     last_call: float = -inf
 
     def is_running(self, call: Call, key: str) -> bool:
         """Return whether an action runs now."""
         return id_of(call, key) in self.running
+
+    def failures_of(self, call: Call, key: str) -> int:
+        """Return the number of failures of an action in a row."""
+        return self.failures.get(id_of(call, key), 0)
 
 
 def affordable(

@@ -9,7 +9,7 @@ from dataclasses import field
 
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.lease import LaunchTry, Lease, LeaseState, TryProblem, TryState, with_try
-from gridmill.domain.machine import Leftover, Machine, MachineState, ProviderTraits
+from gridmill.domain.machine import Leftover, Machine, MachineState, ProviderTraits, SelfEnd
 from gridmill.domain.reaping import reap_command
 from gridmill.domain.rental_estimate import show_money
 from gridmill.scheduler.rental_calls import Action, Call, Calls
@@ -78,12 +78,14 @@ def reconcile(
     for number in [one.number for one in lease.tries]:
         one = next(each for each in lease.tries if each.number == number)
         machine = _listed(one, lease, latest.machines)
+        end_bound = _end_bound(one, lease, sightings, traits, now)
         if machine is not None:
-            lease = _seen(replace(lease, account=lease.account or latest.account), one, machine, now)
+            known = replace(lease, account=lease.account or latest.account)
+            lease = _seen(known, one, machine, end_bound, now)
         elif not calls.is_running(Call.LAUNCH, one.token):
             is_missing = latest.at >= sightings.seen_at(one.token) + traits.list_lag_seconds
             repeats = sightings.repeats.get(one.token, 0)
-            lease = _missing(lease, one, repeats, now) if is_missing else lease
+            lease = _missing(lease, one, repeats, end_bound, now) if is_missing else lease
     return lease
 
 
@@ -97,7 +99,19 @@ def _listed(one: LaunchTry, lease: Lease, machines: Iterable[Machine]) -> Machin
     return min(own, key=lambda each: (each.state is MachineState.ENDED, each.id), default=None)
 
 
-def _seen(lease: Lease, one: LaunchTry, machine: Machine, now: float) -> Lease:
+def _end_bound(
+    one: LaunchTry, lease: Lease, sightings: Sightings, traits: ProviderTraits, now: float
+) -> float:
+    """Return the latest time at which a machine that does not exist now can have ended. A machine ends itself
+    after its longest rental time, also while the control node does not run."""
+    if one.confirmed is None or traits.self_end is SelfEnd.NONE:
+        return now
+    limit = one.confirmed + lease.terms.max_seconds
+    was_later = sightings.seen.get(one.token, limit) > limit
+    return now if was_later else min(now, limit)
+
+
+def _seen(lease: Lease, one: LaunchTry, machine: Machine, end_bound: float, now: float) -> Lease:
     if one.state is TryState.ENDED:
         return lease
     if one.state is not TryState.CONFIRMED:
@@ -106,7 +120,8 @@ def _seen(lease: Lease, one: LaunchTry, machine: Machine, now: float) -> Lease:
     if going and one.problem is None and one.end_accepted is None and lease.state is not LeaseState.RELEASING:
         one = replace(one, problem=_end_of(one, machine), message=machine.reason or machine.native_state)
     if machine.state is MachineState.ENDED:
-        one = replace(one, state=TryState.ENDED, ended=now, message=one.message or machine.reason)
+        ended = end_bound if machine.ended is None else min(now, max(machine.ended, one.confirmed or 0.0))
+        one = replace(one, state=TryState.ENDED, ended=ended, message=one.message or machine.reason)
     return with_try(lease, one)
 
 
@@ -117,7 +132,7 @@ def _end_of(one: LaunchTry, machine: Machine) -> TryProblem:
     return TryProblem.ENDED
 
 
-def _missing(lease: Lease, one: LaunchTry, repeats: int, now: float) -> Lease:
+def _missing(lease: Lease, one: LaunchTry, repeats: int, end_bound: float, now: float) -> Lease:
     """Return the lease after a list that does not have the machine of a try, although the machine would be in
     the list. The end of a confirmed machine is recorded only after the provider has accepted the request to
     end it."""
@@ -128,7 +143,7 @@ def _missing(lease: Lease, one: LaunchTry, repeats: int, now: float) -> Lease:
     if one.state is not TryState.CONFIRMED:
         return lease
     if one.end_accepted is not None:
-        return with_try(lease, replace(one, state=TryState.ENDED, ended=now))
+        return with_try(lease, replace(one, state=TryState.ENDED, ended=end_bound))
     if lease.state is LeaseState.RELEASING or one.problem is not None:
         return lease
     message = "the provider does not list it any more"

@@ -31,6 +31,7 @@ from gridmill.scheduler.rental_accounts import list_for
 from gridmill.scheduler.rental_calls import Action, Call, Calls, affordable
 from gridmill.scheduler.rental_choice import Candidate, Market, Refusal, choose, refusals_of
 from gridmill.scheduler.rental_list import (
+    CALLS_PER_LIST,
     MOST_REPEATS,
     MachineList,
     Sightings,
@@ -45,8 +46,12 @@ BOOT_SECONDS = 1800.0
 RELEASE_SECONDS = 60.0
 """A machine is ended this many seconds before its cost reaches the limit, because the provider bills it
 until it has ended."""
-
-
+OLD_LIST_SECONDS = 60.0
+"""A limit is not decided with a list that is older than this, because the machine may have ended itself while
+the control node did not run."""
+MOST_LIST_FAILURES = 10
+"""After this number of failed lists in a row, which takes about 90 seconds, a limit is decided without a
+list."""
 LIMIT_OF_TIME = "the longest rental time (max_hours) is reached"
 LIMIT_OF_MONEY = "the highest cost (max_cost) is reached"
 
@@ -254,6 +259,34 @@ def _not_answering(draft: _Draft, lease: Lease) -> str:
 
 
 def _limit_reached(draft: _Draft, lease: Lease) -> str:
+    """Return the limit of the lease that ends its machine now. A machine that has ended before the limit has
+    not reached it."""
+    reason = _limit_of(draft, lease)
+    return reason if reason and _is_up_to_date(draft, lease) and not _ended_early(lease) else ""
+
+
+def _is_up_to_date(draft: _Draft, lease: Lease) -> bool:
+    """Return whether the list shows what became of the machine of a lease, or the provider could not be asked
+    for a long time. A machine that is missing in the list may have ended, or the list may lag behind."""
+    situation, one = draft.situation, lease.machine_try
+    if situation.calls.failures_of(Call.LIST, situation.site) >= MOST_LIST_FAILURES:
+        return True
+    oldest = max(OLD_LIST_SECONDS, 2 * CALLS_PER_LIST * situation.traits.call_gap_seconds)
+    if situation.latest is None or draft.now - situation.latest.at > oldest:
+        return False
+    if one is None or one.problem is not None:
+        return True
+    return any(each.id == one.machine_id for each in situation.latest.machines)
+
+
+def _ended_early(lease: Lease) -> bool:
+    last = lease.last_try
+    if last is None or not _ended_outside(lease):
+        return False
+    return last.ended is None or last.ended < (last.confirmed or 0.0) + lease.terms.max_seconds
+
+
+def _limit_of(draft: _Draft, lease: Lease) -> str:
     terms, now = lease.terms, draft.now
     begins = [one.confirmed for one in lease.tries if one.confirmed is not None]
     if begins:

@@ -6,7 +6,14 @@ import pytest
 from tests.kit.renting_world import LAG, RentingWorld, a_deployment, an_offer
 
 from gridmill.domain.frozen import replace
-from gridmill.domain.lease import LeaseState, RentalTerms, TryProblem, TryState, with_try
+from gridmill.domain.lease import (
+    LeaseState,
+    RentalTerms,
+    TryProblem,
+    TryState,
+    lease_cost_micros,
+    with_try,
+)
 from gridmill.domain.machine import Machine, MachineState, ProviderTraits, Quota, SelfEnd
 from gridmill.scheduler.rental_calls import Call
 from gridmill.scheduler.rental_choice import Candidate, Market
@@ -241,6 +248,77 @@ def test_the_limits_end_the_machine(terms, reason):
     seconds = lease.tries[0].ended - lease.tries[0].confirmed
     assert seconds <= min(terms.max_seconds + 10, 360)
     assert seconds >= 115
+
+
+def after_a_weekend(ends: float | None, stated: float | None = None, **fields) -> RentingWorld:
+    """A machine ends `ends` seconds after its start (None: the list lacks it), while the control node does
+    not run for 60 hours. The provider states that the machine ended after `stated` seconds."""
+    world = a_world(**fields)
+    begins = world.until(LeaseState.READY).tries[0].confirmed
+    [real] = world.real
+    if ends is None:
+        world.real.clear()
+    else:
+        real.ends_at = begins + ends
+        real.machine = replace(real.machine, ended=None if stated is None else begins + stated)
+    world.now += 60 * 3600
+    world.crash()
+    return world
+
+
+@pytest.mark.parametrize("terms", [RentalTerms(), RentalTerms(max_cost_micros=2_500_000)])
+def test_a_machine_that_ended_itself_while_the_control_node_was_off_has_reached_no_limit(terms):
+    world = after_a_weekend(2 * 3600.0, 2 * 3600.0, terms=terms)
+    lease = world.until(LeaseState.CLOSED)
+    assert lease.reason == "the machine was ended at the provider, not by Gridmill"
+    assert lease.tries[0].ended == lease.tries[0].confirmed + 2 * 3600
+    assert lease_cost_micros(lease, world.now) == 2_000_000
+
+
+def test_a_machine_that_is_not_listed_after_the_control_node_was_off_has_reached_no_limit():
+    lease = after_a_weekend(None).until(LeaseState.CLOSED)
+    assert lease.reason.startswith("the machine was ended at the provider, not by Gridmill")
+
+
+def test_a_machine_that_ended_itself_at_its_longest_time_has_reached_the_limit():
+    lease = after_a_weekend(24 * 3600.0 + 20, 24 * 3600.0 + 20).until(LeaseState.CLOSED)
+    assert lease.reason == "the longest rental time (max_hours) is reached"
+    assert lease.tries[0].ended == lease.tries[0].confirmed + 24 * 3600 + 20
+
+
+@pytest.mark.parametrize("ends", [900.0, None])
+def test_a_machine_without_a_stated_end_costs_at_most_its_longest_time(ends):
+    world = after_a_weekend(ends)
+    lease = world.until(LeaseState.CLOSED)
+    assert lease.tries[0].ended == lease.tries[0].confirmed + 24 * 3600
+    assert lease_cost_micros(lease, world.now) == 24_000_000
+
+
+def test_a_machine_that_was_seen_after_its_longest_time_costs_until_then():
+    world = a_world(terms=RentalTerms(max_seconds=120.0))
+    world.until(LeaseState.READY)
+    world.fails = lambda action: "unavailable" if action.call is Call.TERMINATE else ""
+    for _ in range(600):
+        world.step()
+    world.fails = None
+    lease = world.until(LeaseState.CLOSED)
+    assert 600 <= lease.tries[0].ended - lease.tries[0].confirmed <= 700
+
+
+def test_a_machine_that_cannot_end_itself_costs_until_its_end_is_seen():
+    traits = ProviderTraits(self_end=SelfEnd.NONE, list_lag_seconds=LAG)
+    world = after_a_weekend(30 * 3600.0, traits=traits, terms=RentalTerms(accept_no_self_end=True))
+    lease = world.until(LeaseState.CLOSED)
+    assert lease.tries[0].ended - lease.tries[0].confirmed > 60 * 3600
+
+
+def test_a_limit_waits_for_a_list_but_not_for_ever():
+    world = after_a_weekend(float("inf"))
+    world.fails = lambda action: "unavailable" if action.call is Call.LIST else ""
+    world.step()
+    assert world.lease().state is LeaseState.READY
+    world.until(LeaseState.RELEASING, seconds=30.0)
+    assert world.lease().reason == "the longest rental time (max_hours) is reached"
 
 
 def test_a_limit_of_no_money_rents_nothing():

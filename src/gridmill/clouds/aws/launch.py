@@ -7,6 +7,7 @@ developer guide; "Instance metadata options" and "Tag your resources" in the EC2
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from gridmill.domain.amounts import GIB
@@ -29,6 +30,7 @@ STATES: Mapping[str, MachineState] = {
 """The states of InstanceState. Any other state is UNKNOWN."""
 _TAGGED = ("instance", "volume", "network-interface")
 _CLIENT_TOKEN = re.compile(r"[!-~]{1,64}")
+_TRANSITION_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 _LEAST_DISK_GIB = 8
 
 
@@ -172,8 +174,15 @@ def machine_of(instance: Mapping[str, Any], region: str, *, is_private: bool = F
         address=instance.get("PrivateIpAddress" if is_private else "PublicIpAddress") or "",
         spot=instance.get("InstanceLifecycle") == "spot",
         launched=None if launched is None else launched.timestamp(),
+        ended=_end_of(instance) if native == "terminated" else None,
         reason=_reason(instance),
     )
+
+
+def _end_of(instance: Mapping[str, Any]) -> float | None:
+    """Return the time at which an instance began to shut down, when its bill ends."""
+    found = _TRANSITION_TIME.search(instance.get("StateTransitionReason") or "")
+    return None if found is None else datetime.fromisoformat(f"{found[1]}+00:00").timestamp()
 
 
 def _reason(instance: Mapping[str, Any]) -> str:

@@ -60,7 +60,8 @@ def ended_machine(lease: Lease, now: float) -> EndedMachine:
     last = lease.last_try
     why = lease.reason or (last.message if last is not None else "") or "its machine has ended"
     launched = last.confirmed if last is not None else None
-    end = now if lease.release_asked is None else lease.release_asked
+    ends = (now, lease.release_asked, last.ended if last is not None else None)
+    end = min(time for time in ends if time is not None)
     at_cap = launched is not None and end - launched >= lease.terms.max_seconds
     return EndedMachine(reason=why, left=not at_cap)
 

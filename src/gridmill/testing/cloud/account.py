@@ -482,6 +482,7 @@ class SimulatedAccount:
             address=one.address if state is MachineState.RUNNING else "",
             spot=request.spot,
             launched=self.wall(one.started),
+            ended=self.wall(one.ended) if at >= one.ended else None,
             reason=one.reason if at >= min(one.ended, one.stopped) else "",
         )
 

@@ -162,3 +162,18 @@ def test_an_instance_without_tags_is_a_machine_too():
     machine = machine_of({"InstanceId": "i-1"}, "us-east-1", is_private=True)
     assert (machine.lease, machine.owner, machine.token, machine.address) == ("", "", "", "")
     assert machine.state is MachineState.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("native", "text", "ended"),
+    [
+        ("terminated", "User initiated (2026-01-01 00:00:10 GMT)", 1_767_225_610.0),
+        ("terminated", "Server.SpotInstanceTermination (2026-01-01 00:00:10 GMT)", 1_767_225_610.0),
+        ("terminated", "User initiated", None),
+        ("terminated", "", None),
+        ("stopped", "User initiated (2026-01-01 00:00:10 GMT)", None),
+    ],
+)
+def test_the_end_of_a_machine_is_the_time_that_ec2_states(native, text, ended):
+    described = {"InstanceId": "i-1", "State": {"Name": native}, "StateTransitionReason": text}
+    assert machine_of(described, "us-east-1").ended == ended

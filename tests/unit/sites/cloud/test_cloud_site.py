@@ -106,6 +106,8 @@ def test_a_machine_that_ran_to_its_limit_has_not_left(site):
     ended = replace(LEASE, state=LeaseState.RELEASING, reason="max_hours", release_asked=1000.0 + 3600)
     assert ended_machine(ended, 9e9).left is False
     assert ended_machine(replace(ended, release_asked=1100.0), 9e9).left is True
+    by_itself = replace(TRY, ended=1100.0)
+    assert ended_machine(replace(ended, tries=(by_itself,)), 9e9).left is True
 
 
 def test_a_repeated_launch_sends_the_same_request(site):
