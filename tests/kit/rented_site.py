@@ -44,6 +44,7 @@ class RentedSite(SimulatedWorld):
         self.told: tuple[Lease, ...] = ()
         self.orders: dict[str, PodOrder] = {}
         self.over: dict[str, str] = {}
+        self.heartbeats: list[float] = []
         self.forgotten: list[tuple[str, LeaseState]] = []
 
     def cloud(self) -> CloudPort:
@@ -73,6 +74,9 @@ class RentedSite(SimulatedWorld):
         if machine.id in self.faulty:
             raise MachineFaultError("a GPU is missing")
         return MachineReport(address=one.address, cpus=4.0, memory_bytes=16 * GIB)
+
+    def heartbeat(self) -> None:
+        self.heartbeats.append(self.clock.monotonic())
 
     def use_leases(self, leases: Sequence[Lease]) -> None:
         open_pods = {lease.pod_id for lease in leases if lease.state is not LeaseState.RELEASING}

@@ -14,12 +14,23 @@ from gridmill.domain.run import JobRun
 from gridmill.domain.states import JobState
 from gridmill.errors import ConflictError, UnavailableError
 from gridmill.ports.cloud import LaunchRequest
+from gridmill.stores.memory import MemoryStore
 from gridmill.testing.clock import FakeClock
 from gridmill.testing.cloud.account import SimulatedAccount
 from gridmill.testing.cloud.catalog import TRAITS
 from gridmill.testing.cloud.provider_faults import ProviderFaults
+from gridmill.testing.faults import Fault, FaultyStore
 from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Killed
+
+
+class Switched:
+    """A disk that is full or not; see FaultSchedule."""
+
+    is_full = False
+
+    def next(self) -> Fault:
+        return Fault.FAIL_BEFORE if self.is_full else Fault.NONE
 
 
 def job(grid: RentedGrid, run: str = "p-1", name: str = "train") -> JobRun:
@@ -316,3 +327,26 @@ def test_a_machine_that_hangs_is_replaced_after_the_dead_man_time():
     assert grid.leases()[0].reason.startswith("the machine has not answered for 5 m")
     grid.until(grid.is_over)
     assert (job(grid).state, job(grid).losses, grid.alive()) == (JobState.SUCCEEDED, 0, 0)
+
+
+def test_a_control_node_whose_disk_is_full_sends_no_heartbeat():
+    grid = RentedGrid(store=FaultyStore(MemoryStore(), Switched()))
+    grid.start()
+    grid.until(lambda: job(grid).state is JobState.RUNNING)
+    began = grid.clock.monotonic()
+    grid.store.schedule.is_full = True
+    while grid.clock.monotonic() < began + 600:
+        grid.advance()
+    assert grid.alive() == 1, "the end of the machine cannot be stored"
+    assert grid.world.heartbeats[-1] < began + 120
+    grid.store.schedule.is_full = False
+    grid.until(grid.is_over)
+    beats = grid.world.heartbeats
+    assert beats[-1] > began + 600
+
+
+def test_heartbeats_are_frequent_while_nothing_happens():
+    grid = RentedGrid(behave=lambda order: Behaviour(seconds=900.0), settings={"dead_man": "1m"})
+    grid.start()
+    grid.until(grid.is_over)
+    assert max(after - before for before, after in pairwise(grid.world.heartbeats)) <= 16

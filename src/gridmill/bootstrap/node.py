@@ -281,6 +281,7 @@ def _wire(
     control.background = ThreadRunner(node.wake)
     control.rentals.calls = ThreadRunner(node.wake)
     control.rentals.preparing = ThreadRunner(node.wake, PREPARED_AT_ONCE)
+    control.rentals.forgetting = ThreadRunner(node.wake)
     here = _local_site(control)
     try:
         control.ledger.load()

@@ -15,7 +15,7 @@ from gridmill.control.ticks.dispatch import dispatch
 from gridmill.control.ticks.look_elsewhere import reconsider_sites
 from gridmill.control.ticks.observe import observe
 from gridmill.control.ticks.receive import receive
-from gridmill.control.ticks.rent import rent
+from gridmill.control.ticks.rent import rent, show_heartbeat
 from gridmill.control.ticks.schedules import keep_schedules
 from gridmill.control.ticks.tear_down import discard, reap, reap_now
 from gridmill.domain.deployment import Deployment
@@ -37,6 +37,7 @@ LOUD_CHARACTERS = 16_000
 LONGEST_END_SECONDS = 10.0
 """The number of seconds that a control node that stops waits for background actions."""
 RETURN_LOOK_SECONDS = 0.5
+SOUND_AFTER_SECONDS = 60.0
 LATEST_NOT_BEFORE_SECONDS = 60.0
 """The longest backoff in seconds. A start time that is further in the future than this was written before
 the clock was set back."""
@@ -62,6 +63,8 @@ class ControlNode:
         self.taken_over: StoreInUseError | None = None
         self._awaited: set[str] = set()
         self._await_until = 0.0
+        self._has_loaded = False
+        self._doubted: tuple[float, int] | None = None
         control.ledger.listeners.append(self._notify_waiters)
 
     def tick(self) -> float:
@@ -90,6 +93,8 @@ class ControlNode:
             until_due = min(until_due, reap(starting, control.bring_ups, control.sites, control.limits))
             discard(control.storage, control.problems, control.background, control.discarded)
             control.ledger.flush()
+            if self._is_sound():
+                until_due = min(until_due, show_heartbeat(control))
             more = control.background.has_more() or control.rentals.has_more()
             if more or control.candidates or not wanted.complete:
                 return 0.0
@@ -99,6 +104,16 @@ class ControlNode:
             if wanted.again_at is not None:
                 waits.append(wanted.again_at - control.timeline.now())
             return max(0.0, min(waits))
+
+    def _is_sound(self) -> bool:
+        """Return whether the store accepts commits. After a failure, a tick without changes proves nothing:
+        only a commit, or a minute without a further failure, shows that the failure is over."""
+        if self._doubted is not None:
+            failed, commits = self._doubted
+            is_over = self.control.clock.monotonic() - failed >= SOUND_AFTER_SECONDS
+            if is_over or self.commits > commits:
+                self._doubted = None
+        return self._doubted is None
 
     def await_clients(self, seconds: float) -> None:
         """Hold back runs whose clients lost the previous control node until these clients reconnect, but at
@@ -129,6 +144,9 @@ class ControlNode:
     def _load(self) -> None:
         """Read the records from the store, and check all work again that a crash may have interrupted."""
         control = self.control
+        if self._has_loaded:  # the first time shows no failure
+            self._doubted = control.clock.monotonic(), self.commits
+        self._has_loaded = True
         control.ledger.load()
         control.counters.raise_to(control.ledger.store.counters())
         control.clear_caches()
@@ -220,6 +238,7 @@ class ControlNode:
             self._thread.join()
         self.control.background.stop(LONGEST_END_SECONDS)
         self.control.rentals.calls.stop(LONGEST_END_SECONDS)
+        self.control.rentals.forgetting.stop(LONGEST_END_SECONDS)
 
     @property
     def ending(self) -> bool:

@@ -120,13 +120,14 @@ def closed_lease(lease: Lease) -> ClosedLease:
 
 @dataclass(slots=True, kw_only=True)
 class Rentals:
-    """The state of the rentals of all sites. Calls to providers and the preparation of machines have threads
-    of their own, because a machine boots for minutes, and other work of the control node does not wait for
-    it."""
+    """The state of the rentals of all sites. Calls to providers, the preparation of machines, and the end of
+    connections have threads of their own, because a machine boots for minutes and a broken connection needs
+    seconds to close, and requests that end machines do not wait for them."""
 
     sites: dict[str, SiteRental] = field(default_factory=dict)
     calls: BackgroundRunner = field(default_factory=ImmediateRunner)
     preparing: BackgroundRunner = field(default_factory=ImmediateRunner)
+    forgetting: BackgroundRunner = field(default_factory=ImmediateRunner)
 
     def at(self, site: str, now: float) -> SiteRental:
         """Return the state of the rentals of a site."""
@@ -141,7 +142,8 @@ class Rentals:
         """Apply the results of the calls that have ended. The caller holds the node's lock."""
         self.calls.apply_results()
         self.preparing.apply_results()
+        self.forgetting.apply_results()
 
     def has_more(self) -> bool:
         """Return whether calls have ended since the last tick."""
-        return any([self.calls.has_more(), self.preparing.has_more()])
+        return any([self.calls.has_more(), self.preparing.has_more(), self.forgetting.has_more()])

@@ -137,7 +137,7 @@ class MachineReport:
 @runtime_checkable
 class RentingSite(Protocol):
     """A site whose machines are rented. The control node decides when a machine is rented and returned, and
-    the site carries it out. Only `use_leases` and `progress` return at once."""
+    the site carries it out. Only `heartbeat`, `use_leases` and `progress` return at once."""
 
     owner: str
     """The value of the tag that identifies the machines of this grid."""
@@ -153,6 +153,11 @@ class RentingSite(Protocol):
         """Wait for the SSH server of a machine, check the machine, install Gridmill and start its server.
         The method may be repeated; steps that are done are not repeated. Raises UnavailableError if a step
         can be repeated, and MachineFaultError if the machine must be replaced."""
+
+    def heartbeat(self) -> None:
+        """Tell the site that the control node works and has stored its decisions. Without a heartbeat for
+        half of the dead-man time of a lease, the site makes no more contact to the machine of the lease, so
+        that the machine ends itself although the process of the control node still exists."""
 
     def use_leases(self, leases: Sequence[Lease]) -> None:
         """Tell the site all open leases. Pods whose lease is READY start on its machine. Pods whose lease is

@@ -197,7 +197,11 @@ class Simulation:
             clock=self.clock,
             sites=dict(sites or {"local": self.world}),
             background=background or ImmediateRunner(),
-            rentals=Rentals(calls=background or ImmediateRunner(), preparing=background or ImmediateRunner()),
+            rentals=Rentals(
+                calls=background or ImmediateRunner(),
+                preparing=background or ImmediateRunner(),
+                forgetting=background or ImmediateRunner(),
+            ),
             storage=self.storage,
             timeline=timeline,
             code=CodeFiles(storage=self.storage, timeline=timeline),

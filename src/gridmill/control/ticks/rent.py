@@ -68,6 +68,16 @@ def rent(control: Control) -> float:
     return min((_rent_at(renting, name) for name in sorted(names)), default=inf)
 
 
+def show_heartbeat(control: Control) -> float:
+    """Tell all cloud sites that this control node works. The caller has committed all decisions. The function
+    returns the seconds until the next heartbeat: a quarter of the shortest dead-man time."""
+    for port in control.sites.values():
+        if isinstance(port, RentingSite):
+            port.heartbeat()
+    leases = control.ledger.snapshot.leases.values()
+    return min((one.terms.dead_man_seconds / 4 for one in leases), default=inf)
+
+
 def _rent_at(renting: Renting, site: str) -> float:
     now = renting.now()
     port = renting.sites.get(site)
@@ -272,7 +282,9 @@ def _start(renting: Renting, site: str, port: RentingSite, rental: SiteRental, a
     if action.call is Call.LAUNCH:
         rental.last_launch = now
     rentals = renting.rentals
-    runner = rentals.preparing if action.call is Call.PREPARE else rentals.calls
+    runner = {Call.PREPARE: rentals.preparing, Call.FORGET: rentals.forgetting}.get(
+        action.call, rentals.calls
+    )
     then: Callable[[Future[Any]], None] = partial(finish_call, renting, site, rental, action)
     runner.submit(f"{site} {action.id}", action_call(port, action, now), then)
 

@@ -20,9 +20,10 @@ RUN = "/run/gridmill"
 written by the watcher."""
 FARM = "/var/lib/gridmill/farm"
 """The home of the light server on a rented machine."""
-END = '[ "$ROUND" -gt 12 ] && poweroff -f; shutdown -h now || poweroff || poweroff -f'
-"""The command that ends a machine. If the shutdown hangs, the power is switched off in a later round. The
-rental ends too, if the provider terminates machines that shut down."""
+END = '[ "$ROUND" -gt 12 ] && poweroff -ff; shutdown -h now || poweroff || poweroff -f'
+"""The command that ends a machine. If the shutdown hangs, the power is switched off in a later round, without
+the system manager (halt(8), option -f twice), because it may hang too. The rental ends too, if the provider
+terminates machines that shut down."""
 USER_DATA_BYTES = 16 << 10
 """The largest user data that EC2 accepts, before it is encoded."""
 
@@ -91,6 +92,7 @@ _UNIT = """[Unit]
 Description=Ends this rented machine when nobody needs it any more
 DefaultDependencies=no
 After=local-fs.target
+StartLimitIntervalSec=0
 [Service]
 ExecStart=/bin/sh {watch}/watch.sh
 Restart=always
@@ -128,7 +130,11 @@ fi
 exit 0
 """
 _METADATA = """rule='OUTPUT -d 169.254.169.254 -p tcp -m owner ! --uid-owner 0 -j REJECT'
-iptables -C $rule 2>/dev/null || iptables -I $rule 2>/dev/null
+iptables -C $rule 2>/dev/null || iptables -I $rule 2>/dev/null && exit 0
+rule='to 169.254.169.254 ipproto tcp uidrange 1-4294967294 prohibit'
+ip rule del $rule 2>/dev/null
+ip rule add $rule && exit 0
+echo 'gridmill: jobs can read the instance metadata, because iptables and ip are missing' >&2
 exit 0
 """
 """Only root may read the instance metadata, which contains this user data and the credentials of the

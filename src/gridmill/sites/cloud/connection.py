@@ -19,6 +19,8 @@ again."""
 _CLOSE_SECONDS = 5.0
 _LONGEST_SECONDS, _NOTICE_SECONDS = 15.0, 3.0
 _SHARE = 10
+_WATCH_SECONDS = 60.0
+"""If the watcher's time does not advance for this time, the watcher has stopped. It looks every 5 s."""
 
 
 def contact_seconds(dead_man_seconds: float, *, is_spot: bool) -> float:
@@ -29,15 +31,17 @@ def contact_seconds(dead_man_seconds: float, *, is_spot: bool) -> float:
 
 
 @contextmanager
-def in_contact(machine: RentedMachine, every_seconds: float) -> Iterator[None]:
+def in_contact(machine: RentedMachine, every_seconds: float, is_needed: Callable[[], bool]) -> Iterator[None]:
     """Shows the machine during the `with` block that the control node is in contact with it, because an
-    installation can take longer than the dead-man time."""
+    installation can take longer than the dead-man time. While `is_needed` returns False, there is no
+    contact."""
     over = threading.Event()
 
     def run() -> None:
         while not over.wait(every_seconds):
             try:
-                machine.contact()
+                if is_needed():
+                    machine.contact()
             except GridmillError as error:
                 _LOG.debug("no_contact machine=%s reason=%s", machine.keys.alias, error)
             except Exception:  # noqa: BLE001  the outermost loop: the next contact may succeed
@@ -52,18 +56,42 @@ def in_contact(machine: RentedMachine, every_seconds: float) -> Iterator[None]:
         thread.join(_CLOSE_SECONDS)
 
 
+class WatchProgress:
+    """Finds out whether the watcher of a machine still runs, because a watcher that has stopped cannot end
+    the machine."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._used_seconds = -1
+        self._since = monotonic()
+
+    def has_stopped(self, state: WatchState) -> bool:
+        """Returns whether the time of the watcher has not advanced for a minute. The next result is True
+        after a further minute."""
+        now = self._monotonic()
+        has_stopped = state.used_seconds == self._used_seconds and now - self._since >= _WATCH_SECONDS
+        if has_stopped or state.used_seconds != self._used_seconds:
+            self._used_seconds, self._since = state.used_seconds, now
+        return has_stopped
+
+
 class MachineConnection:
-    """The connection to one machine. This class is safe to call from several threads."""
+    """The connection to one machine. This class is safe to call from several threads. While `is_needed`
+    returns False, because the control node works no more, the connection makes no contact, and the machine
+    ends itself after its dead-man time."""
 
     def __init__(
         self,
         machine: RentedMachine,
         site: SitePort,
         every_seconds: float,
+        is_needed: Callable[[], bool],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.machine, self.site = machine, site
         self._every_seconds, self._monotonic = every_seconds, monotonic
+        self._is_needed = is_needed
+        self._watch = WatchProgress(monotonic=monotonic)
         self.state: WatchState | None = None
         self._last_contact = monotonic()
         self._server_silent_since: float | None = None
@@ -92,8 +120,14 @@ class MachineConnection:
             self._server_silent_since = self._monotonic()
 
     def tick(self) -> None:
-        """Makes one contact, and starts the light server again if it has ended. Raises UnavailableError."""
+        """Makes one contact, and starts the watcher and the light server again if they have ended. Raises
+        UnavailableError, also if the watcher has stopped."""
+        if not self._is_needed():
+            return
         self.state = self.machine.contact()
+        if self._watch.has_stopped(self.state):
+            self.machine.arm()
+            raise UnavailableError("the watcher of the machine had stopped, and was started again")
         self._last_contact = self._monotonic()
         since = self._server_silent_since
         if since is not None and self._monotonic() - since >= _RESTART_SECONDS:

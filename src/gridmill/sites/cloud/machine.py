@@ -42,28 +42,34 @@ venv || { apt-get update -q && apt-get install -qy python3-venv && venv; }
 env/bin/python -m pip install --disable-pip-version-check --quiet "$NAME[$EXTRAS]"
 touch done
 """
-_START = """umask 022
+START = """umask 022
 mkdir -p "$FARM" && chmod 711 "$FARM" && cd "$FARM" || exit 1
 export GRIDMILL_HOME="$FARM" GRIDMILL_ROOT="$FARM/storage" GRIDMILL_MEMORY="$MEMORY"
 alive() { [ -s up.pid ] && kill -0 "$(cat up.pid)" 2>/dev/null; }
 if ! alive; then
-    : > up.out
+    rm -f up.ready
+    (umask 077 && : > up.out && chmod 600 up.out)
     setsid "$PYTHON" -P -m gridmill up --light --json --listen "127.0.0.1:$PORT" --tenant-disk 0 \
         --tenant-files 0 < /dev/null > up.out 2>> up.log &
     echo $! > up.pid
     started=1
 fi
 rounds=0
-while ! grep -q fingerprint up.out; do
+until [ -e up.ready ] || grep -qs fingerprint up.out; do
     rounds=$((rounds + 1))
     if ! alive || [ $rounds -gt 1200 ]; then tail -n 5 up.log >&2; exit 1; fi
     sleep 0.05
 done
+touch up.ready
+line=$(grep -s '"join"' up.out)
+rm -f up.out # it contains the secret with which the server can be joined
 [ "$JOINED" = 1 ] && exit 0
-if [ -n "$started" ] && grep -q '"join"' up.out; then cat up.out; else
+if [ -n "$started" ] && [ -n "$line" ]; then printf '%s\\n' "$line"; else
     "$PYTHON" -P -m gridmill farm invite --json
 fi
 """
+"""The script that starts the light server, unless it runs, and prints a join line. Its variables are FARM,
+PORT, PYTHON, MEMORY, JOINED, and an empty `started`. Jobs can read the folder, but not `up.out`."""
 _CONTACT = """mkdir -p "$RUN"
 echo "$MARK" > "$RUN/contact"
 cat "$RUN/state" || exit 1
@@ -167,7 +173,7 @@ class RentedMachine:
         self._say("checks the machine")
         facts = self._probe()
         if not facts.is_watched:
-            self._arm()
+            self.arm()
         found = faults(facts, promise)
         if found:
             raise MachineFaultError(f"the machine is defective: {'; '.join(found)}")
@@ -188,8 +194,9 @@ class RentedMachine:
     def _place(self) -> str:
         return _PLACES.format(hash=installed_hash())
 
-    def _arm(self) -> None:
-        """Arms the watcher over SSH, and waits until the watcher runs. Raises UnavailableError."""
+    def arm(self) -> None:
+        """Arms the watcher over SSH, and waits until the watcher runs. May be repeated. Raises
+        UnavailableError."""
         wait = 'i=0; while [ ! -s "$RUN/state" ]; do i=$((i + 1)); [ $i -lt 100 ] || exit 1; sleep 0.1; done'
         armed = f"({arm_script(self._watch)})\n{wait}"
         self._done(with_variables(armed, RUN=self._watch.run))
@@ -233,7 +240,7 @@ class RentedMachine:
         server."""
         self._say("starts the light server")
         script = with_variables(
-            _START,
+            START,
             FARM=FARM,
             PORT=PORT,
             PYTHON=self._python,

@@ -106,10 +106,19 @@ class Rentals:
         """The machines whose open SSH connection is used again by their `MachineConnection`."""
         self._connections: dict[str, MachineConnection] = {}
         self._phases: dict[str, str] = {}
-        self._forgetting = threading.Lock()
+        self._forgetting: dict[str, threading.Lock] = {}
         self._forgotten: set[str] = set()
         """The leases that are being released. Their machines are never used again."""
+        self._heartbeat = monotonic()
         self._closed = False
+
+    def heartbeat(self) -> None:
+        """See RentingSite.heartbeat."""
+        self._heartbeat = self._monotonic()
+
+    def is_needed(self, lease: Lease) -> bool:
+        """Returns whether the control node has worked lately, so that it can still end the machine."""
+        return self._monotonic() - self._heartbeat < lease.terms.dead_man_seconds / 2
 
     def keys(self, lease: Lease, number: int) -> KeyFolder:
         """Returns the keys for the machine of a try."""
@@ -121,7 +130,7 @@ class Rentals:
         work = self._work(lease, keys)
         rented = work.machine
         self._timed(work, "ssh", rented.wait_for_ssh)
-        with in_contact(rented, self._contact_seconds(lease)):
+        with in_contact(rented, self._contact_seconds(lease), lambda: self.is_needed(lease)):
             facts = self._timed(work, "check", lambda: rented.check(promise_of(lease, self._parsed)))
             installed = self._timed(work, "install", lambda: rented.install(facts))
             self._timed(work, "start", lambda: self._start(rented))
@@ -211,7 +220,13 @@ class Rentals:
             raise UnavailableError(f"the machine of lease {lease.id} cannot be used: {error}") from error
         with self._lock:
             rented = self._prepared.pop(keys.alias, None)
-        return MachineConnection(rented or self._rented(lease, keys), farm, self._contact_seconds(lease))
+        return MachineConnection(
+            rented or self._rented(lease, keys),
+            farm,
+            self._contact_seconds(lease),
+            lambda: self.is_needed(lease),
+            self._monotonic,
+        )
 
     def _contact_seconds(self, lease: Lease) -> float:
         return contact_seconds(lease.terms.dead_man_seconds, is_spot=lease.terms.spot)
@@ -239,8 +254,10 @@ class Rentals:
 
     def forget(self, lease: Lease) -> None:
         """See RentingSite.forget_lease."""
+        with self._lock:
+            forgetting = self._forgetting.setdefault(lease.id, threading.Lock())
         # one call after the other, because an open connection writes into the folder that is deleted
-        with self._forgetting:
+        with forgetting:
             self._disconnect(lease)
             if lease.state is LeaseState.CLOSED:
                 delete_keys(self._settings.home, lease.id)

@@ -107,6 +107,10 @@ class CloudSite:
         """See RentingSite."""
         return self._rentals.prepare(lease, machine, is_key_injected=self._cloud.traits.runs_user_data)
 
+    def heartbeat(self) -> None:
+        """See RentingSite."""
+        self._rentals.heartbeat()
+
     def use_leases(self, leases: Sequence[Lease]) -> None:
         """See RentingSite."""
         now = self._now()

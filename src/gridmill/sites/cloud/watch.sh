@@ -34,6 +34,7 @@ finish() {  # repeated in each round, because a shutdown may hang
     [ -e "$dir/reason" ] || store "$dir/reason" "$1"
     echo "gridmill: this machine ends itself: $1" >&2
     rounds=$((rounds + 1))
+    store "$RUN/rounds" "$rounds"
     ROUND=$rounds sh -c "$END"
 }
 
@@ -43,7 +44,7 @@ before=$(number "$(cat "$RUN/before" 2>/dev/null)" "$now")
 last=$(number "$(cat "$RUN/last" 2>/dev/null)" "$now")
 used=$(number "$(cat "$dir/used" 2>/dev/null)" 0)
 seen=$(cat "$RUN/seen" 2>/dev/null)
-rounds=0
+rounds=$(number "$(cat "$RUN/rounds" 2>/dev/null)" 0)
 while :; do
     . "$dir/settings"
     now=$(uptime)

@@ -49,6 +49,7 @@ class RentedWorld(SimulatedWorld):
         self.owner, self.provider, self.account = owner, provider, provider.account
         self.job_holds, self.bad_machines = job_holds, bad_machines
         self.is_node_alive = True
+        self._heartbeat = clock.monotonic()
         self.machine_of_pod: dict[str, str] = {}
         self._bad: set[str] = set()
         self._installed: dict[str, float] = {}
@@ -107,6 +108,10 @@ class RentedWorld(SimulatedWorld):
             installed="wheel",
             seconds={"ssh": one.ssh_at - one.started, "install": PREPARE_SECONDS},
         )
+
+    def heartbeat(self) -> None:
+        """See RentingSite."""
+        self._heartbeat = self.clock.monotonic()
 
     def use_leases(self, leases: Sequence[Lease]) -> None:
         """See RentingSite."""
@@ -223,9 +228,11 @@ class RentedWorld(SimulatedWorld):
     def _note_contacts(self) -> None:
         if not self._can_connect():
             return
+        silent = self.clock.monotonic() - self._heartbeat
         for lease in (self._leases or {}).values():
             machine = self._machine(lease)
-            if machine is not None and lease.state in _CONTACT and self._reach(machine):
+            is_wanted = lease.state in _CONTACT and silent < lease.terms.dead_man_seconds / 2
+            if machine is not None and is_wanted and self._reach(machine):
                 self.account.note_contact(machine.id)
 
     def _note_jobs(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 from gridmill.domain.pod_protocol import EventType
 from gridmill.pod.journal import Journal
 from gridmill.sites.cloud.boot import (
+    END,
     NOTICES,
     USER_DATA_BYTES,
     MachineKeys,
@@ -200,3 +201,60 @@ def test_a_shutdown_that_hangs_is_repeated(tmp_path):
     with watched.watching():
         until(lambda: watched.ended.exists() and len(watched.ended.read_text().split()) >= 14)
     assert watched.ended.read_text().split()[:3] == ["1", "2", "3"]
+
+
+def test_a_watcher_that_is_started_again_goes_on_with_its_attempts_to_end_the_machine(tmp_path):
+    watched = Watched(tmp_path, dead_man_seconds=0)
+    for _ in range(2):
+        with watched.watching():
+            ended = len(watched.ended.read_text().split()) if watched.ended.exists() else 0
+            until(lambda n=ended: watched.ended.exists() and len(watched.ended.read_text().split()) > n + 2)
+    rounds = [int(one) for one in watched.ended.read_text().split()]
+    assert rounds == list(range(1, len(rounds) + 1))
+
+
+def test_the_watcher_is_started_again_without_a_limit():
+    script = arm_script(WatchSettings(dead_man_seconds=900, cap_seconds=14400))
+    unit = script.partition("[Unit]")[2].partition("[Service]")[0]
+    assert "StartLimitIntervalSec=0" in unit.splitlines()
+
+
+def _program(folder: Path, name: str, status: int) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho {name} $* >> {folder}/called\nexit {status}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(("round_", "first"), [("1", "shutdown -h now"), ("13", "poweroff -ff")])
+def test_a_late_attempt_to_end_the_machine_does_not_ask_the_system_manager(tmp_path, round_, first):
+    _program(tmp_path, "shutdown", 0)
+    _program(tmp_path, "poweroff", 0)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ROUND": round_}
+    subprocess.run(["sh", "-c", END], env=env, check=True)
+    assert (tmp_path / "called").read_text().splitlines()[0] == first
+
+
+def _metadata_script() -> str:
+    watch = WatchSettings(dead_man_seconds=900, cap_seconds=14400)
+    commands = json.loads(user_data(watch, KEYS).partition("\n")[2])["bootcmd"]
+    return commands[2][2]
+
+
+@pytest.mark.parametrize(
+    ("works", "called", "warns"),
+    [
+        (("iptables", "ip"), "iptables -C", False),
+        (("ip",), "ip rule add to 169.254.169.254 ipproto tcp uidrange 1-4294967294 prohibit", False),
+        ((), "", True),
+    ],
+)
+def test_the_metadata_is_closed_to_jobs_or_there_is_a_warning(tmp_path, works, called, warns):
+    for name in works:
+        _program(tmp_path, name, 0)
+    env = {"PATH": str(tmp_path)}
+    done = subprocess.run(
+        ["/bin/sh", "-c", _metadata_script()], env=env, check=True, capture_output=True, text=True
+    )
+    calls = (tmp_path / "called").read_text() if works else ""
+    assert called in calls
+    assert ("jobs can read the instance metadata" in done.stderr) is warns

@@ -1,3 +1,8 @@
+import json
+import os
+import signal
+import subprocess
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +18,11 @@ from gridmill.errors import MachineFaultError, UnavailableError
 from gridmill.ports.cloud import RentingSite
 from gridmill.ports.site import PodStatus, TransferSite
 from gridmill.settings import read_settings
+from gridmill.sites.cloud import rentals as rentals_module
 from gridmill.sites.cloud.connection import contact_seconds
-from gridmill.sites.cloud.machine import read_watch
-from gridmill.sites.cloud.rentals import watch_settings
+from gridmill.sites.cloud.machine import START, read_watch, with_variables
+from gridmill.sites.cloud.rentals import Rentals, watch_settings
+from gridmill.sites.cloud.settings import read
 from gridmill.sites.cloud.site import CloudSite, ended_machine, make
 
 TERMS = RentalTerms(max_seconds=3600, dead_man_seconds=900)
@@ -170,3 +177,60 @@ def test_the_state_of_the_watcher_is_read():
     assert state.notice == "terminate at noon"
     with pytest.raises(UnavailableError):
         read_watch("")
+
+
+def test_a_machine_is_needed_for_half_of_the_dead_man_time_after_a_heartbeat(tmp_path):
+    now = [0.0]
+    settings = read_settings({"GRIDMILL_HOME": str(tmp_path)})
+    declared = Site(name="burst", kind=SiteKind.CLOUD, settings={"provider": "simulated"})
+    rentals = Rentals(settings, declared, read(declared), lambda: now[0])
+    seen = []
+    for now[0] in (449.0, 451.0):
+        seen.append(rentals.is_needed(LEASE))
+    rentals.heartbeat()
+    seen.append(rentals.is_needed(LEASE))
+    assert seen == [True, False, True]
+
+
+def test_a_lease_that_closes_slowly_does_not_hold_up_another(site, monkeypatch):
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(home, lease):
+        if lease == "l-1":
+            began.set()
+            assert go_on.wait(60)
+
+    monkeypatch.setattr(rentals_module, "delete_keys", slow)
+    first = threading.Thread(target=site.forget_lease, args=(replace(LEASE, state=LeaseState.CLOSED),))
+    second = replace(LEASE, id="l-2", state=LeaseState.CLOSED)
+    other = threading.Thread(target=site.forget_lease, args=(second,), daemon=True)
+    first.start()
+    assert began.wait(60)
+    other.start()
+    other.join(10)
+    is_over = not other.is_alive()
+    go_on.set()
+    first.join()
+    assert is_over
+
+
+def test_the_secret_of_the_light_server_is_private_and_deleted(tmp_path):
+    server = tmp_path / "python"
+    server.write_text(
+        "#!/bin/sh\n"
+        "stat -c %a up.out > mode\n"
+        'echo \'{"fingerprint": "f", "join": "secret"}\'\n'
+        "exec sleep 60\n"
+    )
+    server.chmod(0o755)
+    values = {"FARM": tmp_path, "PORT": 1, "PYTHON": server, "MEMORY": 1, "JOINED": 0, "started": ""}
+    script = with_variables(START, **values)
+    try:
+        done = subprocess.run(["sh", "-s"], input=script, text=True, capture_output=True, check=True)
+        again = with_variables(START, **{**values, "JOINED": 1})
+        subprocess.run(["sh", "-s"], input=again, text=True, check=True, timeout=30)
+    finally:
+        os.kill(int((tmp_path / "up.pid").read_text()), signal.SIGKILL)
+    assert json.loads(done.stdout)["join"] == "secret"
+    assert (tmp_path / "mode").read_text() == "600\n"
+    assert not (tmp_path / "up.out").exists()

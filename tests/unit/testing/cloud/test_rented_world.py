@@ -124,6 +124,7 @@ def test_contact_holds_the_timer_of_a_machine_and_silence_does_not() -> None:
     rented.ready()
     for _ in range(40):
         rented.clock.advance(60.0)
+        rented.world.heartbeat()
         rented.world.step()
     assert rented.status() is PodStatus.RUNNING
     rented.world.is_node_alive = False
@@ -179,3 +180,17 @@ def test_a_request_may_leave_the_machine_although_the_control_node_dies() -> Non
         assert not runner.is_running("a")
         counts.add(len(happened))
     assert counts == {0, 1}
+
+
+def test_without_heartbeats_of_the_control_node_there_is_no_contact() -> None:
+    rented = Rented()
+    rented.ready()
+    rented.world.heartbeat()
+    dead_man = LEASE.terms.dead_man_seconds
+    began = rented.clock.monotonic()
+    last = began
+    for _ in range(10):
+        rented.clock.advance(dead_man / 10)
+        rented.world.step()
+        last = rented.account.every[rented.machine.id].last_contact
+    assert began < last < began + dead_man / 2
