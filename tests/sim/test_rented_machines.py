@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 from tests.kit.rented_site import AWS, RentedGrid, with_terms
 
+from gridmill.control.background import ImmediateRunner
 from gridmill.control.usecases.sites import SiteUseCases
 from gridmill.domain.frozen import replace
 from gridmill.domain.lease import LeaseState, TryProblem, TryState
@@ -350,3 +351,26 @@ def test_heartbeats_are_frequent_while_nothing_happens():
     grid.start()
     grid.until(grid.is_over)
     assert max(after - before for before, after in pairwise(grid.world.heartbeats)) <= 16
+
+
+class Recording(ImmediateRunner):
+    """Notes the keys of its work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: list[str] = []
+
+    def submit(self, key, act, then) -> None:
+        self.keys.append(key)
+        super().submit(key, act, then)
+
+
+def test_connections_are_closed_apart_from_the_calls_that_end_machines():
+    grid = RentedGrid()
+    rentals = grid.node.control.rentals
+    rentals.calls, rentals.forgetting = Recording(), Recording()
+    grid.start()
+    grid.until(grid.is_over)
+    assert len(rentals.forgetting.keys) == len(grid.world.forgotten) >= 2
+    assert all("forget lease-1" in key for key in rentals.forgetting.keys)
+    assert not [key for key in rentals.calls.keys if "forget" in key]
