@@ -94,7 +94,8 @@ class ControlNode:
             discard(control.storage, control.problems, control.background, control.discarded)
             control.ledger.flush()
             if self._is_sound():
-                until_due = min(until_due, show_heartbeat(control))
+                leases = control.ledger.snapshot.leases.values()
+                until_due = min(until_due, show_heartbeat(control.sites, leases))
             more = control.background.has_more() or control.rentals.has_more()
             if more or control.candidates or not wanted.complete:
                 return 0.0

@@ -5,7 +5,7 @@ No call is made before its decision is committed. The result of a call is applie
 restart, the leases are compared with the provider's list before anything is rented.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -41,6 +41,7 @@ from gridmill.domain.resource import Resource
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError
 from gridmill.ports.cloud import RentingSite
+from gridmill.ports.site import SitePort
 from gridmill.scheduler.rental_accounts import account_problem
 from gridmill.scheduler.rental_calls import OWN, Action, Call
 from gridmill.scheduler.rental_choice import Market
@@ -68,13 +69,12 @@ def rent(control: Control) -> float:
     return min((_rent_at(renting, name) for name in sorted(names)), default=inf)
 
 
-def show_heartbeat(control: Control) -> float:
+def show_heartbeat(sites: Mapping[str, SitePort], leases: Iterable[Lease]) -> float:
     """Tell all cloud sites that this control node works. The caller has committed all decisions. The function
     returns the seconds until the next heartbeat: a quarter of the shortest dead-man time."""
-    for port in control.sites.values():
+    for port in sites.values():
         if isinstance(port, RentingSite):
             port.heartbeat()
-    leases = control.ledger.snapshot.leases.values()
     return min((one.terms.dead_man_seconds / 4 for one in leases), default=inf)
 
 
