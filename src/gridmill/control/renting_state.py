@@ -1,14 +1,14 @@
 """This module has the state of rentals that is lost at a restart: the provider's last list, the calls that
 run, and the offers of each site."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from math import inf
 
 from gridmill.control.background import BackgroundRunner, ImmediateRunner
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import Lease
-from gridmill.domain.lease_cost import CostBy, costs
+from gridmill.domain.lease_cost import month_bounds_micros
 from gridmill.domain.machine import Offer, Quota
 from gridmill.ports.cloud import RentingSite
 from gridmill.scheduler.rental_calls import Calls
@@ -65,16 +65,20 @@ class SiteRental:
     market_wanted: frozenset[tuple[str, str]] = frozenset()
     live: dict[str, frozenset[str]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
-    spent: tuple[str, dict[str, int]] | None = None
-    """The month, and the cost of the closed leases in this month by resource, if they were read."""
+    spent: tuple[str, Mapping[tuple[str, str], int]] | None = None
+    """The month, and the highest possible cost of the closed leases in this month by resource and currency,
+    if they were read."""
 
-    def month_cost_micros(self, resource: str, month: str, leases: Callable[[], Iterable[Lease]]) -> int:
-        """Return the cost of the closed leases of a resource in a month. `leases` reads all leases of the
-        site; they are read again only after a lease was closed."""
+    def month_cost_micros(
+        self, resource: str, currency: str, month: str, leases: Callable[[], Iterable[Lease]]
+    ) -> int:
+        """Return the highest possible cost of the closed leases of a resource in a month, in micro-units of
+        `currency`. `leases` reads all leases of the site; they are read again only after a lease was
+        closed."""
         if self.spent is None or self.spent[0] != month:
-            rows = costs((one for one in leases() if not one.is_open), CostBy.RESOURCE, 0.0, month)
-            self.spent = month, {row.name: row.micros for row in rows}
-        return self.spent[1].get(resource, 0)
+            closed = (one for one in leases() if not one.is_open)
+            self.spent = month, month_bounds_micros(closed, 0.0, month)
+        return self.spent[1].get((resource, currency), 0)
 
     def calls(self) -> Calls:
         """Return the calls that run or have to wait."""

@@ -290,8 +290,15 @@ def lease_cost_micros(lease: Lease, now: float) -> int | None:
 def cost_bound_micros(lease: Lease, now: float) -> int:
     """Return the highest cost that all machines of a lease can have until `now`. For a machine with an
     unknown price, the highest price that the terms allow is used."""
-    highest = lease.terms.max_price_micros or 0
+    return sum(cost_micros(one, now) or 0 for one in at_highest_price(lease).tries)
+
+
+def at_highest_price(lease: Lease) -> Lease:
+    """Return the lease with the highest price that its terms allow for each machine with an unknown price."""
+    terms = lease.terms
+    highest = terms.max_price_micros or 0
     tries = (
-        one if one.price_micros is not None else replace(one, price_micros=highest) for one in lease.tries
+        one if one.price_micros is not None else replace(one, price_micros=highest, currency=terms.currency)
+        for one in lease.tries
     )
-    return sum(cost_micros(one, now) or 0 for one in tries)
+    return replace(lease, tries=tuple(tries))

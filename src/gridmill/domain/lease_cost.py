@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from gridmill.domain.frozen import dataclass, replace
-from gridmill.domain.lease import LaunchTry, Lease, LeaseUse, cost_micros
+from gridmill.domain.lease import LaunchTry, Lease, LeaseUse, at_highest_price, cost_micros
 
 IDLE = "(no job)"
 """The name of the row with the cost of the time in which no job ran on a machine."""
@@ -188,6 +188,13 @@ def costs(leases: Iterable[Lease], by: CostBy, now: float, month: str = "") -> t
     if by is CostBy.MONTH:
         return tuple(sorted(used, key=lambda row: (row.name, row.currency), reverse=True))
     return tuple(sorted(used, key=lambda row: (row.name == IDLE, -row.micros, row.name)))
+
+
+def month_bounds_micros(leases: Iterable[Lease], now: float, month: str) -> Mapping[tuple[str, str], int]:
+    """Return the highest possible cost of these leases in a month (`2026-11`, UTC), by resource and currency,
+    in micro-units. For a machine with an unknown price, the highest price that its terms allow is used."""
+    rows = costs((at_highest_price(lease) for lease in leases), CostBy.RESOURCE, now, month)
+    return {(row.name, row.currency): row.micros for row in rows}
 
 
 def _name(lease: Lease, share: _Share, by: CostBy) -> str:

@@ -207,8 +207,8 @@ def _too_small(terms: RentalTerms, needs: Amounts, market: Market, offer: Offer)
 
 def _too_dear(terms: RentalTerms, offer: Offer) -> str:
     price = price_of(offer, spot=terms.spot)
-    limited = terms.max_price_micros is not None or terms.max_cost_micros is not None
-    if limited and offer.currency != terms.currency:
+    limits = (terms.max_price_micros, terms.max_cost_micros, terms.budget_micros)
+    if any(one is not None for one in limits) and offer.currency != terms.currency:
         return f"prices in {offer.currency}"
     if price is None:
         return "" if terms.max_price_micros is not None else "an unknown price, which needs max_price"

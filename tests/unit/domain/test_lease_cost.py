@@ -15,7 +15,16 @@ from gridmill.domain.lease import (
     cost_bound_micros,
     lease_cost_micros,
 )
-from gridmill.domain.lease_cost import IDLE, CostBy, costs, counted, idle_cost_micros, live_uses, month_of
+from gridmill.domain.lease_cost import (
+    IDLE,
+    CostBy,
+    costs,
+    counted,
+    idle_cost_micros,
+    live_uses,
+    month_bounds_micros,
+    month_of,
+)
 
 NOVEMBER = datetime(2026, 11, 26, tzinfo=UTC).timestamp()
 DECEMBER = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
@@ -115,3 +124,11 @@ def test_the_parts_always_add_up_to_the_whole_cost(price, begins, steps):
     by_month = [costs([lease], CostBy.JOB, now, month) for month in months]
     assert sum(row.micros for each in by_month for row in each) == lease_cost_micros(lease, now)
     assert all(row.micros >= 0 and row.seconds >= 0 for row in costs([lease], CostBy.JOB, now))
+
+
+def test_a_machine_without_a_price_counts_with_the_highest_price_that_its_terms_allow():
+    unpriced = a_lease(price=None, terms=RentalTerms(max_price_micros=7_200_000_000, currency="EUR"))
+    known = a_lease(id="lease-2", ended=NOVEMBER + 100)
+    bounds = month_bounds_micros([unpriced, known], NOVEMBER + 100, "2026-11")
+    assert bounds == {("burst", "EUR"): 200_000_000, ("burst", "USD"): 100_000_000}
+    assert rows(unpriced, CostBy.RESOURCE, NOVEMBER + 100) == {}  # the shown cost has only known prices

@@ -541,3 +541,9 @@ def test_many_machines_that_end_slowly_delay_neither_lists_nor_launches():
         world.step()
         assert world.now < start + 600
     assert len(world.alive()) == 1
+
+
+@pytest.mark.parametrize("limit", ["max_price_micros", "max_cost_micros", "budget_micros"])
+def test_a_limit_of_money_permits_only_offers_in_its_currency(limit):
+    lease = a_world(terms=RentalTerms(currency="EUR", **{limit: 10_000_000})).until(LeaseState.CLOSED)
+    assert lease.reason.endswith("the offers have prices in USD")

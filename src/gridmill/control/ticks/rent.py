@@ -34,7 +34,7 @@ from gridmill.control.steps.rental_calls import action_call, finish_call, finish
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
 from gridmill.domain.lease import Lease, LeaseState, RentalTerms
-from gridmill.domain.lease_cost import CostBy, costs, counted, live_uses, month_of
+from gridmill.domain.lease_cost import counted, live_uses, month_bounds_micros, month_of
 from gridmill.domain.rental_estimate import show_money
 from gridmill.domain.rental_terms import rental_terms
 from gridmill.domain.resource import Resource
@@ -191,16 +191,18 @@ def _halted(
     terms: Mapping[str, RentalTerms],
 ) -> Mapping[str, str]:
     """Return the resources whose budget for this month is used, with the reason. Machines that are rented
-    already go on."""
+    already go on. A machine with an unknown price counts with the highest price that its terms allow.
+    Costs in another currency than that of the budget do not count."""
     now = renting.now()
     month = month_of(now)
     read = partial(renting.ledger.read_all, Lease, parent=site)
     halted: dict[str, str] = {}
+    open_costs = month_bounds_micros(leases, now, month)
     for resource, one in terms.items():
         if one.budget_micros is None:
             continue
-        open_cost = costs((each for each in leases if each.resource == resource), CostBy.RESOURCE, now, month)
-        used = rental.month_cost_micros(resource, month, read) + sum(row.micros for row in open_cost)
+        used = rental.month_cost_micros(resource, one.currency, month, read)
+        used += open_costs.get((resource, one.currency), 0)
         if used >= one.budget_micros:
             budget, spent = (show_money(amount, one.currency) for amount in (one.budget_micros, used))
             halted[resource] = f"the budget of {resource} for {month} is used: {spent} of {budget}"
