@@ -161,7 +161,7 @@ def test_a_site_is_changed_and_removed_only_when_it_is_free(settings: Settings, 
         (Site(name="next", kind=SiteKind.SIMULATED, settings={"hom": "x"}), InputError, "no setting 'hom'"),
         (Site(name="No", kind=SiteKind.SIMULATED), InputError, "cannot be the name of a site"),
         (Site(name="here", kind=SiteKind.LOCAL), InputError, "cannot be added"),
-        (Site(name="farm", kind=SiteKind.CLOUD), NotFoundError, "'cloud' is not one of the known sites"),
+        (Site(name="farm", kind=SiteKind.CLOUD), InputError, "settings.provider: '' is not a known provider"),
     ],
 )
 def test_what_cannot_be_added_is_said(

@@ -95,7 +95,8 @@ class RunUseCases(AlterationUseCases):
             pipeline = chosen(pipeline, only)
         if not pipeline.jobs:
             raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
-        pipeline = self._within_terms(pipeline)
+        if any(job.deadline_seconds or job.budget_micros is not None for job in pipeline.jobs):
+            pipeline = self._within_terms(pipeline)
         with with_lines(pipeline.lines, pipeline.name), self._node.changing() as transaction:
             check_names_exist(self._control.catalog, pipeline.jobs)
             check_columns(self._control.catalog, pipeline)
@@ -202,10 +203,7 @@ class RunUseCases(AlterationUseCases):
         """Return the pipeline in which each job with a deadline has the resource that meets it at the lowest
         cost. Raises PipelineError if a job is expected to cost more than its budget, before anything is
         rented."""
-        limited = {job.name for job in pipeline.jobs if job.deadline_seconds or job.budget_micros is not None}
-        if not limited:
-            return pipeline
-        planned = {one.job: one for one in self.plan_run(pipeline).jobs if one.job in limited}
+        planned = {one.job: one for one in self.plan_run(pipeline).jobs}
         for job in pipeline.jobs:
             one = planned.get(job.name)
             if one is not None and job.budget_micros is not None and one.problem and not one.unchanged:
@@ -214,7 +212,7 @@ class RunUseCases(AlterationUseCases):
             pipeline,
             jobs=tuple(
                 _on_resource(job, planned[job.name].resource)
-                if job.resources and job.name in planned
+                if job.deadline_seconds or job.budget_micros is not None
                 else job
                 for job in pipeline.jobs
             ),

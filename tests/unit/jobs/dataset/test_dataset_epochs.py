@@ -231,7 +231,7 @@ WRONG: list[tuple[list[Any], dict[str, str], str, str]] = [
     ([1704067200.5, float("inf")], {}, "is no such time", "correct them"),
     ([20240101, 1704067200], {"t": "%Y%m%d"}, "in 1 rows it is no time", "another unit"),
     ([2**62], {"t": "unix_ms"}, "in 1 rows it is no time of the years 1 to 9999", "another unit"),
-    ([1704067200], {"tt": "unix_s"}, "there is no column 'tt'; did you mean `t`", "TABLE.COLUMN"),
+    ([1704067200], {"tt": "unix_s"}, "there is no column 'tt'; did you mean `t.t`", "TABLE.COLUMN"),
     ([datetime(2024, 1, 1)], {"t": "unix_s"}, "'t' of 't' has type TIMESTAMP", "Remove the format here"),
 ]
 
