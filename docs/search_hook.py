@@ -2,7 +2,14 @@
 
 from mkdocs.structure.pages import Page
 
-BOOSTS = {"how-to/": 4.0, "quickstart": 4.0, "concepts": 2.0, "adr/": 0.05, "benchmarks": 0.05}
+BOOSTS = {
+    "how-to/": 4.0,
+    "how-to/rent-a-machine": 1.0,
+    "quickstart": 4.0,
+    "concepts": 2.0,
+    "adr/": 0.05,
+    "benchmarks": 0.05,
+}
 """What the rank of a page is multiplied with, by the beginning of its file's name."""
 
 
