@@ -24,6 +24,7 @@ from gridmill.domain.machine import (
 __all__ = (
     "AccountCheck",
     "CloudPort",
+    "EndCommands",
     "LaunchRequest",
     "Leftover",
     "Machine",
@@ -117,6 +118,16 @@ class CloudPort(Protocol):
 
     def close(self) -> None:
         """Close the connections to the provider. Machines are not ended."""
+
+
+@runtime_checkable
+class EndCommands(Protocol):
+    """A provider at which a shutdown does not end the rental, so that its machines end themselves with
+    another command. The machines of a provider without this method end themselves by a shutdown."""
+
+    def end_command(self, token: str) -> str:
+        """Return the shell command with which the machine of a try ends itself. It is executed as root, and
+        again every few seconds until the machine has ended. Empty: a shutdown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from gridmill.plugins import find
 from gridmill.ports.cloud import LaunchRequest, MachineReport
 from gridmill.ports.site import SitePort
 from gridmill.settings import Settings
-from gridmill.sites.cloud.boot import NOTICES, WatchSettings, user_data
+from gridmill.sites.cloud.boot import END, NOTICES, WatchSettings, user_data
 from gridmill.sites.cloud.connection import MachineConnection, contact_seconds, in_contact
 from gridmill.sites.cloud.facts import Promise
 from gridmill.sites.cloud.keys import KeyFolder, delete_keys, keys_of
@@ -31,9 +31,10 @@ _LEAST_LEASE_SECONDS = 60.0
 _FARM = "farm"
 
 
-def watch_settings(lease: Lease, provider: str) -> WatchSettings:
+def watch_settings(lease: Lease, provider: str, end_command: str = "") -> WatchSettings:
     """Returns the settings of the watcher on the machine of a lease. They depend only on the terms of the
-    lease, so that a repeated request has the same user data."""
+    lease and on the command with which the machine ends itself (empty: a shutdown), so that a repeated
+    request has the same user data."""
     terms = lease.terms
     dead_man = max(1, int(terms.dead_man_seconds))
     return WatchSettings(
@@ -41,14 +42,21 @@ def watch_settings(lease: Lease, provider: str) -> WatchSettings:
         cap_seconds=max(1, int(terms.max_seconds)),
         notice_command=NOTICES.get(provider, "") if terms.spot else "",
         step_seconds=max(1, min(5, dead_man // 20)),
+        end_command=end_command or END,
     )
 
 
 def launch_request(
-    lease: Lease, launch_try: LaunchTry, owner: str, keys: KeyFolder, site: CloudSettings
+    lease: Lease,
+    launch_try: LaunchTry,
+    owner: str,
+    keys: KeyFolder,
+    site: CloudSettings,
+    end_command: str = "",
 ) -> LaunchRequest:
-    """Returns the request for the machine of a try. The keys of the machine are created if they are missing.
-    Raises StorageError, UnavailableError."""
+    """Returns the request for the machine of a try, which ends itself with `end_command` (empty: with a
+    shutdown). The keys of the machine are created if they are missing. Raises StorageError,
+    UnavailableError."""
     made = keys.make()
     return LaunchRequest(
         token=launch_try.token,
@@ -61,7 +69,7 @@ def launch_request(
         spot=launch_try.spot,
         disk_bytes=lease.terms.disk_bytes or DISK_BYTES,
         ssh_public_key=made.user_public,
-        user_data=user_data(watch_settings(lease, site.provider), made),
+        user_data=user_data(watch_settings(lease, site.provider, end_command), made),
         max_seconds=lease.terms.max_seconds,
         allowed_addresses=site.allowed_addresses,
     )
@@ -96,8 +104,11 @@ class Rentals:
         parsed: CloudSettings,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
+        end_command: Callable[[str], str] = lambda _: "",
     ) -> None:
+        """`end_command` returns the command with which the machine of a token ends itself."""
         self._settings, self._site, self._parsed = settings, site, parsed
+        self._end_command = end_command
         self._monotonic, self._now = monotonic, now
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
@@ -167,7 +178,9 @@ class Rentals:
             return work
 
     def _rented(self, lease: Lease, keys: KeyFolder) -> RentedMachine:
-        watch = watch_settings(lease, self._parsed.provider)
+        last = lease.last_try
+        end_command = "" if last is None else self._end_command(last.token)
+        watch = watch_settings(lease, self._parsed.provider, end_command)
         return RentedMachine(keys, self._parsed, watch, lambda text: self._say(lease.id, text))
 
     def _timed(self, work: _Preparing, phase: str, act: Callable[[], _T]) -> _T:

@@ -22,7 +22,7 @@ from gridmill.domain.route import Route
 from gridmill.domain.site import Node, NodeUtilization, Site
 from gridmill.errors import GridmillError, UnavailableError, explained
 from gridmill.plugins import find
-from gridmill.ports.cloud import CloudPort, MachineReport
+from gridmill.ports.cloud import CloudPort, EndCommands, MachineReport
 from gridmill.ports.site import PodListeners, PodReport, PodStatus, SitePort, TransferSite
 from gridmill.settings import Settings
 from gridmill.sites.cloud.connection import MachineConnection
@@ -82,7 +82,7 @@ class CloudSite:
         self.owner = owner
         self._settings, self._site, self._parsed, self._cloud = settings, site, parsed, cloud
         self._monotonic, self._now = monotonic, now
-        self._rentals = Rentals(settings, site, parsed, monotonic, now)
+        self._rentals = Rentals(settings, site, parsed, monotonic, now, self._end_command)
         self._lock = threading.Lock()
         self._leases: dict[str, Lease] | None = None
         """The open leases by pod; None until the control node has named them."""
@@ -101,7 +101,12 @@ class CloudSite:
     def launch(self, lease: Lease, launch_try: LaunchTry) -> Machine:
         """See RentingSite."""
         keys = self._rentals.keys(lease, launch_try.number)
-        return self._cloud.launch(launch_request(lease, launch_try, self.owner, keys, self._parsed))
+        end_command = self._end_command(launch_try.token)
+        request = launch_request(lease, launch_try, self.owner, keys, self._parsed, end_command)
+        return self._cloud.launch(request)
+
+    def _end_command(self, token: str) -> str:
+        return self._cloud.end_command(token) if isinstance(self._cloud, EndCommands) else ""
 
     def prepare_machine(self, lease: Lease, machine: Machine) -> MachineReport:
         """See RentingSite."""

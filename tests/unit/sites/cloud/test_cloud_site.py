@@ -19,6 +19,7 @@ from gridmill.ports.cloud import RentingSite
 from gridmill.ports.site import PodStatus, TransferSite
 from gridmill.settings import read_settings
 from gridmill.sites.cloud import rentals as rentals_module
+from gridmill.sites.cloud.boot import END
 from gridmill.sites.cloud.connection import contact_seconds
 from gridmill.sites.cloud.machine import START, read_watch, with_variables
 from gridmill.sites.cloud.rentals import Rentals, watch_settings
@@ -163,6 +164,34 @@ def test_the_watcher_is_set_by_the_terms():
     assert (watch.dead_man_seconds, watch.cap_seconds) == (900, 3600)
     assert "spot/instance-action" in watch.notice_command
     assert watch_settings(LEASE, "aws").notice_command == ""
+
+
+class CloudWithEndCommand:
+    """A provider whose machines end themselves with a command of their own."""
+
+    def __init__(self) -> None:
+        self.requests = []
+
+    def end_command(self, token: str) -> str:
+        return f"end-it {token}"
+
+    def launch(self, request):
+        self.requests.append(request)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_machine_ends_itself_with_the_command_of_its_provider(tmp_path):
+    settings = read_settings({"GRIDMILL_HOME": str(tmp_path)})
+    declared = Site(name="burst", kind=SiteKind.CLOUD, settings={"provider": "simulated"})
+    cloud = CloudWithEndCommand()
+    site = CloudSite(settings, declared, read(declared), cloud, "grid-a")
+    site.launch(LEASE, TRY)
+    (request,) = cloud.requests
+    assert f"END='end-it {TRY.token}'" in json.loads(request.user_data.partition("\n")[2])["bootcmd"][0][2]
+    assert watch_settings(LEASE, "aws").end_command == END
+    site.close()
 
 
 def test_contacts_are_much_more_frequent_than_the_dead_man_time():
