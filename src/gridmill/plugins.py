@@ -2,8 +2,9 @@
 installed packages have the same form and extend these tables.
 
 A package adds its own record stores, sites, links and providers of machines with the entry-point groups
-`gridmill.stores`, `gridmill.sites`, `gridmill.links` and `gridmill.clouds`. Built-in plug-ins have no more
-rights than the plug-ins of other packages. (The kinds of jobs are defined in `domain/job.py`.)
+`gridmill.stores`, `gridmill.sites`, `gridmill.links`, `gridmill.clouds` and `gridmill.cloud_settings`.
+Built-in plug-ins have no more rights than the plug-ins of other packages. (The kinds of jobs are defined in
+`domain/job.py`.)
 """
 
 from collections.abc import Callable, Mapping
@@ -55,9 +56,11 @@ SitePort. The function for `local` takes only the settings."""
 MACHINES: Mapping[str, str] = {
     "join": "gridmill.sites.farm.join:join_machine",
     "open": "gridmill.sites.farm.site:open_machine",
+    "settings": "gridmill.sites.farm.site:machine_settings",
 }
 """The functions with which a site uses the light server on one of its machines: `join` makes this home a
-tenant of the server, and `open` returns the SitePort of the machine."""
+tenant of the server, `open` returns the SitePort of the machine, and `settings` returns the settings that the
+site may have for its machines, with their descriptions."""
 WISHES: Mapping[str, str] = {
     "slurm": "gridmill.sites.slurm.settings:check_resource",
     "cluster": "gridmill.sites.farm.site:check_resource",
@@ -81,6 +84,13 @@ CLOUDS: Mapping[str, str] = {
 """The functions that open an account at a provider of machines, by the kind of the provider. Each of these
 functions takes the settings (such as `region`) and a function that returns the value of a secret by its name,
 and returns a CloudPort."""
+CLOUD_SETTINGS: Mapping[str, str] = {
+    "aws": "gridmill.clouds.aws.settings:known_settings",
+    "simulated": "gridmill.testing.cloud.provider:known_settings",
+}
+"""The functions that return the names of the settings of a provider with their descriptions, by the kind of
+the provider. Other settings of a site of this provider are refused. If a provider has no such function, all
+settings are accepted."""
 STORES: Mapping[str, str] = {
     "memory": "gridmill.stores.memory:make",
     "sqlite": "gridmill.stores.sql:make",
@@ -159,6 +169,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "wishes": WISHES,
     "checks": CHECKS,
     "clouds": CLOUDS,
+    "cloud_settings": CLOUD_SETTINGS,
     "stores": STORES,
     "faults": FAULTS,
     "links": LINKS,

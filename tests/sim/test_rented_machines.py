@@ -12,7 +12,7 @@ from gridmill.domain.lease import LeaseState, TryProblem, TryState
 from gridmill.domain.lease_cost import IDLE, CostBy, costs
 from gridmill.domain.machine import SelfEnd
 from gridmill.domain.run import JobRun
-from gridmill.domain.states import JobState
+from gridmill.domain.states import AttemptState, Cause, JobState
 from gridmill.errors import ConflictError, UnavailableError
 from gridmill.ports.cloud import LaunchRequest
 from gridmill.stores.memory import MemoryStore
@@ -374,3 +374,64 @@ def test_connections_are_closed_apart_from_the_calls_that_end_machines():
     assert len(rentals.forgetting.keys) == len(grid.world.forgotten) >= 2
     assert all("forget lease-1" in key for key in rentals.forgetting.keys)
     assert not [key for key in rentals.calls.keys if "forget" in key]
+
+
+def failing(**terms: str) -> RentedGrid:
+    """A grid whose job fails after a minute on a rented machine, with these terms."""
+    failure = Behaviour(seconds=60.0, outcome=AttemptState.FAILED, cause=Cause.EXIT)
+    return RentedGrid(behave=lambda order: failure, settings=terms)
+
+
+def test_after_a_failure_the_machine_is_kept_for_keep_on_failure():
+    grid = failing(keep_on_failure="30m")
+    grid.start()
+    grid.until(lambda: job(grid).state is JobState.FAILED)
+    grid.until(lambda: not grid.node.control.ledger.snapshot.deployments)
+    assert grid.alive() == 1
+    (lease,) = grid.leases()
+    assert lease.state is LeaseState.READY, "the machine can still be reached with `gridmill ssh`"
+    kept = grid.until(lambda: not grid.alive(), 3600.0)
+    assert grid.leases()[0].failed is not None
+    assert 1700 <= kept <= 1830
+    grid.until(grid.is_over)
+    assert grid.account.resources_alive() == ()
+
+
+def test_a_machine_that_is_kept_after_a_failure_ends_at_its_limits():
+    for limit, least, most in ({"max_hours": "20m"}, 900, 1260), ({"max_cost": "0.25"}, 600, 960):
+        grid = failing(keep_on_failure="15m" if "max_hours" in limit else "30m", **limit)
+        grid.start()
+        grid.until(lambda grid=grid: grid.alive() == 1)
+        lived = grid.until(lambda grid=grid: not grid.alive(), 3600.0)
+        assert least <= lived <= most, limit
+        assert job(grid).state is JobState.FAILED
+
+
+def test_without_a_failure_no_machine_is_kept():
+    grid = with_terms(keep_on_failure="30m")
+    grid.start()
+    grid.until(lambda: job(grid).state is JobState.SUCCEEDED)
+    assert grid.until(lambda: not grid.alive()) <= 120
+
+
+def test_no_budget_counts_as_used_before_the_first_list_after_a_restart():
+    grid = with_terms(budget="1.50")
+    grid.start()
+    grid.until(lambda: job(grid).state is JobState.RUNNING)
+    grid.clock.advance(3 * 3600.0)  # the control node does not run, and the machine ends itself meanwhile
+    grid.account.settle()
+    listed = grid.world.provider.machines
+
+    def silent(owner: str = ""):
+        raise UnavailableError("the list does not answer")
+
+    grid.world.provider.machines = silent
+    grid.control_dies()
+    for _ in range(3):
+        grid.advance()
+    shown = " ".join(grid.node.control.problems.lasting.values())
+    assert "the list does not answer" in shown
+    assert "budget of burst" not in shown
+    grid.world.provider.machines = listed
+    grid.until(grid.is_over)
+    assert job(grid).state is JobState.SUCCEEDED

@@ -5,7 +5,7 @@ The size of a resource is computed from the size of a job, or is set by hand. `c
 prod=3` sets an alias of a version. `alter sink` changes a sink until the change is removed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from gridmill.cli.describe import describe
 from gridmill.cli.format import amounts, moment
 from gridmill.cli.rental_options import (
     AcceptNoSelfEnd,
+    AcceptNoSelfEndOrNot,
     DeadMan,
     Disk,
     GpuMemory,
@@ -27,6 +28,8 @@ from gridmill.cli.rental_options import (
     MaxPrice,
     RentalRegion,
     Spot,
+    SpotOrNot,
+    altered_settings,
     rental_settings,
 )
 from gridmill.cli.secrets import rotate_key
@@ -338,9 +341,7 @@ def configure(
         image=image,
         disk=disk,
     )
-    if rental and what != Configurable.RESOURCE:
-        option = "--" + next(iter(rental)).replace("_", "-")
-        raise InputError(f"a {what} has no {option}; only a resource has it", place=option)
+    check_no_rental(what, rental)
     if what == Configurable.PROJECT:
         with session(context) as client:
             given = 1.0 if share is None else share
@@ -398,13 +399,41 @@ def alter(
     site: Site = None,
     staging: How = None,
     job: Jobs = None,
+    instance_type: InstanceType = None,
+    gpu_memory: GpuMemory = None,
+    region: RentalRegion = None,
+    spot: SpotOrNot = None,
+    max_price: MaxPrice = None,
+    max_cost: MaxCost = None,
+    max_hours: MaxHours = None,
+    dead_man: DeadMan = None,
+    keep_on_failure: KeepOnFailure = None,
+    accept_no_self_end: AcceptNoSelfEndOrNot = None,
+    image: Image = None,
+    disk: Disk = None,
     set: Setting = None,
     json: Json = False,
 ) -> None:
     """Change settings of a resource; or add parts to a sink or remove them, for all runs that follow.
 
-    Parts of a sink are sources, constraints, metrics and outage windows.
+    Parts of a sink are sources, constraints, metrics and outage windows. For a resource, `--set NAME=` and an
+    option for a cloud provider with an empty value remove a setting.
     """
+    rental = {
+        "instance_type": instance_type,
+        "gpu_memory": gpu_memory,
+        "region": region,
+        "spot": spot,
+        "max_price": max_price,
+        "max_cost": max_cost,
+        "max_hours": max_hours,
+        "dead_man": dead_man,
+        "keep_on_failure": keep_on_failure,
+        "accept_no_self_end": accept_no_self_end,
+        "image": image,
+        "disk": disk,
+    }
+    check_no_rental(what, rental)
     if what == Configurable.SINK:
         with session(context) as client:
             return alter_sink(client, name, change or [], as_json=json)
@@ -435,7 +464,7 @@ def alter(
         "columns": columns,
     }
     with session(context) as client:
-        given["settings"] = _settings(client, name, set)
+        given["settings"] = _settings(client, name, set, rental)
         changes = {field: value for field, value in given.items() if value is not None}
         if not changes:
             raise InputError(
@@ -445,14 +474,23 @@ def alter(
     return _print_resource(done, json)
 
 
-def _settings(client: Client, name: str, words: list[str] | None) -> dict[str, str] | None:
-    """Return the current settings of a site, updated with the new settings. A new setting with an empty
+def check_no_rental(what: Configurable, rental: Mapping[str, str | bool | None]) -> None:
+    """Raise InputError if an option for rented machines is given for a noun other than a resource."""
+    given = next((name for name, value in rental.items() if value is not None), None)
+    if given is not None and what != Configurable.RESOURCE:
+        option = "--" + given.replace("_", "-")
+        raise InputError(f"a {what} has no {option}; only a resource has it", place=option)
+
+
+def _settings(
+    client: Client, name: str, words: list[str] | None, rental: Mapping[str, str | bool | None]
+) -> dict[str, str] | None:
+    """Return the current settings of a resource, updated with the new settings. A new setting with an empty
     value is removed."""
-    if not words:
+    if not words and all(value is None for value in rental.values()):
         return None
     before: Resource = find_noun(client.grid, Noun.RESOURCE, name)
-    merged = {**before.settings, **read_settings(words)}
-    return {name: value for name, value in merged.items() if value}
+    return altered_settings({**before.settings, **read_settings(words or ())}, **rental)
 
 
 def _print_resource(done: tuple[Resource, Sizing], as_json: bool) -> None:

@@ -1,5 +1,7 @@
-"""The options of `configure resource` for rented machines. Each option is a setting of the resource."""
+"""The options of `configure resource` and `alter resource` for rented machines. Each option is a setting of
+the resource."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -80,6 +82,31 @@ Disk = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help=f"{_CLOUD}size of the disk. Default: 64GiB.", show_default=False),
 ]
+
+SpotOrNot = Annotated[
+    bool | None,
+    typer.Option(
+        "--spot/--no-spot",
+        help=f"{_CLOUD}rent spot machines, which the provider may end at any time, or do not.",
+        show_default=False,
+    ),
+]
+AcceptNoSelfEndOrNot = Annotated[
+    bool | None,
+    typer.Option(
+        "--accept-no-self-end/--no-accept-no-self-end",
+        help=f"{_CLOUD}permit machines that cannot end themselves, or do not.",
+        show_default=False,
+    ),
+]
+
+
+def altered_settings(before: Mapping[str, str], **options: str | bool | None) -> dict[str, str]:
+    """Return the settings after a change by the given options, whose names are the names of the settings. An
+    empty text or False removes the setting."""
+    given = {name: value for name, value in options.items() if value is not None}
+    texts = {name: "true" if value is True else str(value or "") for name, value in given.items()}
+    return {name: value for name, value in {**before, **texts}.items() if value}
 
 
 def rental_settings(**options: str | bool | None) -> dict[str, str]:

@@ -29,9 +29,8 @@ class LeaseState(StrEnum):
     LAUNCHING = "launching"
     """A try is stored. The provider may have started a machine for it."""
     BOOTING = "booting"
-    """The provider has confirmed the machine, and its SSH server has not answered yet."""
-    PREPARING = "preparing"
-    """The machine is checked, Gridmill is installed on it, and its server is started."""
+    """The provider has confirmed the machine. It boots, is checked, gets Gridmill, and its server is
+    started."""
     READY = "ready"
     """Pods can start on the machine."""
     RELEASING = "releasing"
@@ -44,10 +43,7 @@ LEASE_MOVES: Mapping[LeaseState, frozenset[LeaseState]] = {
     LeaseState.PLANNED: frozenset({LeaseState.LAUNCHING, LeaseState.RELEASING, LeaseState.CLOSED}),
     LeaseState.LAUNCHING: frozenset({LeaseState.BOOTING, LeaseState.RELEASING}),
     # a bad machine is replaced by another try of the same lease
-    LeaseState.BOOTING: frozenset(
-        {LeaseState.PREPARING, LeaseState.READY, LeaseState.LAUNCHING, LeaseState.RELEASING}
-    ),
-    LeaseState.PREPARING: frozenset({LeaseState.READY, LeaseState.LAUNCHING, LeaseState.RELEASING}),
+    LeaseState.BOOTING: frozenset({LeaseState.READY, LeaseState.LAUNCHING, LeaseState.RELEASING}),
     LeaseState.READY: frozenset({LeaseState.RELEASING}),
     LeaseState.RELEASING: frozenset({LeaseState.CLOSED}),
     LeaseState.CLOSED: frozenset(),

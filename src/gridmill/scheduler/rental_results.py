@@ -78,7 +78,7 @@ def prepared(lease: Lease, token: str, address: str, now: float, facts: Mapping[
     """Return the lease after its machine became ready. `facts` describe the machine."""
     one = _try_of(lease, token)
     usable = one is not None and one.state is TryState.CONFIRMED and one.problem is None
-    if not usable or lease.state not in (LeaseState.BOOTING, LeaseState.PREPARING):
+    if not usable or lease.state is not LeaseState.BOOTING:
         return lease
     return replace(lease, state=LeaseState.READY, address=address, ready=now, problem="", facts=facts)
 
@@ -87,7 +87,7 @@ def faulty(lease: Lease, token: str, message: str) -> Lease:
     """Return the lease after its machine was found to be defective. The machine is ended and replaced."""
     one = _try_of(lease, token)
     usable = one is not None and one.state is TryState.CONFIRMED and one.problem is None
-    if one is None or not usable or lease.state not in (LeaseState.BOOTING, LeaseState.PREPARING):
+    if one is None or not usable or lease.state is not LeaseState.BOOTING:
         return lease
     return with_try(lease, replace(one, problem=TryProblem.FAULT, message=message))
 

@@ -10,7 +10,6 @@ _WORDS = {
     LeaseState.PLANNED: "a machine is being chosen",
     LeaseState.LAUNCHING: "requested",
     LeaseState.BOOTING: "booting",
-    LeaseState.PREPARING: "preparing",
 }
 
 

@@ -204,3 +204,21 @@ def test_the_conditions_for_renting_are_settings_of_the_resource(cli: Cli):
         "image": "ami-1",
         "disk": "200GB",
     }
+
+
+def test_the_conditions_for_renting_are_altered_one_by_one(cli: Cli):
+    assert cli("add", "cloudprovider", "aws") == 0
+    words = ("configure", "resource", "burst", "--type", "training", "--gpus", "1", "--at", "aws")
+    assert cli(*words, "--region", "us-", "--spot", "--max-price", "1.50") == 0
+    alter = ("alter", "resource", "burst")
+    made = cli.json(*alter, "--max-price", "2", "--no-spot", "--keep-on-failure", "30m")["resource"]
+    assert made["settings"] == {"region": "us-", "max_price": "2", "keep_on_failure": "30m"}
+    made = cli.json(*alter, "--region", "", "--accept-no-self-end", "--spot")["resource"]
+    assert made["settings"] == {
+        "max_price": "2",
+        "keep_on_failure": "30m",
+        "spot": "true",
+        "accept_no_self_end": "true",
+    }
+    assert cli("alter", "sink", "p/s", "--max-hours", "4") == 2
+    assert "a sink has no --max-hours" in cli.err

@@ -8,10 +8,12 @@ from gridmill.auth.vault import make
 from gridmill.codec import encode
 from gridmill.control.usecases.service import Identity, Service
 from gridmill.domain.command import CommandSpec
+from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
-from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pipeline import Pipeline, PipelineSource
 from gridmill.domain.secret import Secret
 from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.states import RunState
 from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError
 from gridmill.stores import memory
 from gridmill.testing.simulation import Behaviour, Simulation
@@ -135,3 +137,29 @@ def test_a_rotation_is_refused_if_a_value_cannot_be_decrypted(cases: Service, tm
     with pytest.raises(StorageError, match="secret a"):
         cases.rotate_secret_key()
     assert (tmp_path / "secrets.key").read_text() == before
+
+
+def from_file(value: str, file: str = "shop.yaml") -> Pipeline:
+    lines = {"jobs.a.command.env.PW": 7}
+    return replace(pipeline(value), written=PipelineSource(text="", file=file, lines=lines))
+
+
+def test_apply_refuses_a_reference_to_an_unknown_secret_with_its_line(cases: Service):
+    cases.add_secret("password", VALUE)
+    with pytest.raises(InputError, match=r"shop\.yaml:7: jobs\.a\.command\.env\.PW: .*'pasword'") as caught:
+        cases.apply(from_file("${secret:pasword}"))
+    assert caught.value.hint.startswith("Did you mean `password`?")
+    assert cases._ledger.look_up(Pipeline, "shop") is None
+
+
+def test_resume_refuses_a_job_whose_secret_was_removed(cases: Service):
+    cases.add_secret("db", VALUE)
+    run = cases.start_run(from_file("${secret:db}"))
+    cases.stop_run(run.run.id)
+    cases._node.tick()
+    cases.remove_secret("db", force=True)
+    with pytest.raises(InputError, match=r"shop\.yaml:7: jobs\.a\.command\.env\.PW: .*'db'"):
+        cases.resume(run.run.id)
+    assert cases.run(run.run.id).run.state is RunState.STOPPED
+    cases.add_secret("db", VALUE)
+    assert cases.resume(run.run.id).run.state is RunState.ACTIVE

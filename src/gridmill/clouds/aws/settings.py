@@ -23,6 +23,12 @@ KNOWN: Mapping[str, str] = {
 }
 """The settings of an account, with their descriptions."""
 
+
+def known_settings() -> Mapping[str, str]:
+    """Return the settings of an account, with their descriptions."""
+    return KNOWN
+
+
 DEFAULT_REGION = "us-east-1"
 """The region whose servers answer questions about the whole account."""
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d+")

@@ -412,18 +412,18 @@ def resume_run(
     clients: Clients,
     transaction: Transaction,
     run_id: str,
-) -> None:
-    """Make a finished run active again. The resources of its jobs are chosen again, because they may have
-    changed.
+) -> tuple[JobRun, ...]:
+    """Make a finished run active again, and return the jobs that it repeats. The resources of its jobs are
+    chosen again, because they may have changed.
 
     If the run has succeeded, the function changes nothing. Raises PipelineError if a resource was removed,
     ConflictError if the pipeline's name was moved to another folder, and NotFoundError.
     """
     if run_id in catalog.ledger.snapshot.runs:
-        return
+        return ()
     run = catalog.ledger.fetch(Run, run_id)
     if run.state == RunState.SUCCEEDED:
-        return  # the run may have succeeded meanwhile, so that nothing has to be repeated
+        return ()  # the run may have succeeded meanwhile, so that nothing has to be repeated
     check_whole(run)
     check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
     check_run_origin(catalog.ledger, storage, transaction, run)
@@ -441,6 +441,7 @@ def resume_run(
         job_run = catalog.ledger.fetch(JobRun, noun.id)
         transaction.put(_again(catalog.ledger, transaction, job_run) if job_run.id in again else job_run)
     candidates.add(run_id, [one.id for one in job_runs])
+    return tuple(one for one in job_runs if one.id in again)
 
 
 def check_whole(run: Run) -> None:

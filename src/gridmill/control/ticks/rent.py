@@ -192,7 +192,11 @@ def _halted(
 ) -> Mapping[str, str]:
     """Return the resources whose budget for this month is used, with the reason. Machines that are rented
     already go on. A machine with an unknown price counts with the highest price that its terms allow.
-    Costs in another currency than that of the budget do not count."""
+    Costs in another currency than that of the budget do not count. Before the first list, it is unknown
+    which machines have ended while the control node did not run, so that no budget counts as used. Nothing is
+    rented before the first list."""
+    if rental.latest is None:
+        return {}
     now = renting.now()
     month = month_of(now)
     read = partial(renting.ledger.read_all, Lease, parent=site)

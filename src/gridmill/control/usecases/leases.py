@@ -15,7 +15,6 @@ _PHASES = {
     LeaseState.PLANNED: "a machine is being chosen",
     LeaseState.LAUNCHING: "a machine is requested",
     LeaseState.BOOTING: "booting",
-    LeaseState.PREPARING: "preparing",
     LeaseState.READY: "ready",
     LeaseState.RELEASING: "ending",
     LeaseState.CLOSED: "closed",

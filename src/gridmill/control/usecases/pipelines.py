@@ -4,12 +4,13 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.steps.due_runs import schedule_view
 from gridmill.control.steps.pipeline_folders import note_origin
 from gridmill.control.steps.run_lifecycle import check_names, declare_resources, resources_used
+from gridmill.control.steps.secrets import check_secrets_exist
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.due_times import check_spec
 from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
 from gridmill.domain.naming import did_you_mean
-from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pipeline import Pipeline, with_lines
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.views import ScheduleView
 from gridmill.errors import ConflictError, NotFoundError
@@ -22,9 +23,10 @@ class PipelineUseCases(UseCases):
     def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
         """Store the declaration of a pipeline and its resources."""
         pipeline = replace(pipeline, applied=True)
-        with self._node.changing() as transaction:
+        with with_lines(pipeline.lines, pipeline.name), self._node.changing() as transaction:
             order(pipeline)
             check_names(pipeline)
+            check_secrets_exist(self._ledger, pipeline.jobs)
             note_origin(self._ledger, self._control.storage, transaction, pipeline, adopt=adopt)
             resources = declare_resources(self._ledger, transaction, pipeline)
             resources_used(self._ledger, pipeline, resources)

@@ -332,7 +332,7 @@ class RunUseCases(AlterationUseCases):
     def resume(self, run_id: str) -> RunView:
         """Continue a failed or stopped run."""
         with self._node.changing() as transaction:
-            resume_run(
+            repeated = resume_run(
                 self._control.catalog,
                 self._control.storage,
                 self._control.candidates,
@@ -340,7 +340,17 @@ class RunUseCases(AlterationUseCases):
                 transaction,
                 run_id,
             )
+            self._check_secrets(repeated)
         return self._run_views.view(run_id, fresh=True)
+
+    def _check_secrets(self, job_runs: Sequence[JobRun]) -> None:
+        """Check that the secrets of jobs exist. An error has the line of the file if the stored pipeline has
+        the same declaration of the job."""
+        for one in job_runs:
+            stored = self._ledger.look_up(Pipeline, one.pipeline)
+            lines = stored.lines if stored is not None and one.job in stored.jobs else None
+            with with_lines(lines, one.pipeline):
+                check_secrets_exist(self._ledger, (one.job,))
 
     def stop_run(self, run_id: str, *, job: str | None = None) -> RunView:
         """Ask a run, or one job of it, to stop."""

@@ -1,14 +1,16 @@
 """The settings of a cloud site."""
 
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from ipaddress import ip_network
 
 from gridmill.domain.amounts import parse_seconds
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
-from gridmill.domain.rental_terms import rental_terms
+from gridmill.domain.rental_terms import RENTAL_SETTINGS, rental_terms
 from gridmill.domain.resource import Resource
-from gridmill.domain.site import Site
+from gridmill.domain.site import Site, check_settings
 from gridmill.errors import InputError, NotFoundError
 from gridmill.plugins import find
 
@@ -49,6 +51,7 @@ def read(site: Site) -> CloudSettings:
         find("clouds", provider)
     except NotFoundError as error:
         raise _wrong(site, "provider", f"{provider!r} is not a known provider", error.hint) from error
+    _check_names(site, provider)
     rental_terms(Resource(name=site.name, type=JobKind.TRAINING, site=site.name), site)
     return CloudSettings(
         provider=provider,
@@ -60,6 +63,15 @@ def read(site: Site) -> CloudSettings:
         least_driver=_text(site, "least_driver", "525", _DRIVER),
         allowed_addresses=_networks(site),
     )
+
+
+def _check_names(site: Site, provider: str) -> None:
+    """Raises InputError for a setting that neither cloud sites, nor their machines, nor the provider, nor the
+    conditions for renting have. The settings of a provider that does not name them are not checked."""
+    with suppress(NotFoundError):
+        own: Mapping[str, str] = find("cloud_settings", provider)()
+        of_machines: Mapping[str, str] = find("machines", "settings")()
+        check_settings(site, {**SETTINGS, **RENTAL_SETTINGS, **of_machines, **own})
 
 
 def check_resource(resource: Resource, site: Site) -> None:

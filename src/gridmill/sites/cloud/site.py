@@ -42,7 +42,6 @@ _WAITS = {
     LeaseState.PLANNED: "a machine will be requested",
     LeaseState.LAUNCHING: "a machine was requested",
     LeaseState.BOOTING: "its machine boots",
-    LeaseState.PREPARING: "its machine is prepared",
 }
 
 

@@ -477,13 +477,19 @@ def make(
     return _open(settings, site, kept, farm, farm_settings, resolve)
 
 
+def machine_settings() -> dict[str, str]:
+    """Returns the settings that a site of another kind may have for the farms on its machines, with their
+    descriptions."""
+    keys = {"lease", *(name for names in CREDENTIALS.values() for name in names)}
+    return {name: text for name, text in SETTINGS.items() if name not in keys}
+
+
 def open_machine(settings: Settings, site: Site, folder: Path, lease_seconds: float) -> SitePort:
     """Makes the site of the farm on one machine of a site of another kind. The home has joined this farm
     with the credentials in `folder`. Settings of the site that a farm does not have are ignored, and so are
     keys, because they belong to the account of the provider. The pods continue for `lease_seconds` without
     contact. Raises InputError."""
-    keys = {"lease", *(name for names in CREDENTIALS.values() for name in names)}
-    some = {name: one for name, one in site.settings.items() if name in SETTINGS and name not in keys}
+    some = {name: one for name, one in site.settings.items() if name in machine_settings()}
     place = replace(site, kind=SiteKind.CLUSTER, settings=some, address=None)
     kept = CredentialFiles(folder=folder)
     settings_of_farm = replace(read(place), lease_seconds=max(lease_seconds, _LEAST_LEASE_SECONDS))

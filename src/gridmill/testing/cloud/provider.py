@@ -183,6 +183,16 @@ class _RealClock:
         return time.monotonic()
 
 
+def known_settings() -> Mapping[str, str]:
+    """Returns the settings of the provider for tests, with their descriptions."""
+    return {
+        "machines": "the number of machines that exist in the account",
+        "faults": "credentials: the provider refuses the credentials",
+        "secret": "the name of a secret that the provider reads",
+        "cache_folder": "the folder in which offers are cached, which this provider does not use",
+    }
+
+
 def make(settings: Mapping[str, str], resolve: Callable[[str], str]) -> SimulatedProvider:
     """Makes a provider with an account of its own, for tests of commands. The setting `machines` is the
     number of machines that exist in the account; they belong to the grids `grid-0`, `grid-1` and so on. With

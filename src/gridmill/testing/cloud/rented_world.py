@@ -21,7 +21,7 @@ PREPARE_SECONDS = 10.0
 """How long the installation of a machine takes after its SSH server answers."""
 RECONNECT_SECONDS = 5.0
 """The time between two attempts of a pod to connect to a control node that does not answer."""
-_CONTACT = (LeaseState.BOOTING, LeaseState.PREPARING, LeaseState.READY)
+_CONTACT = (LeaseState.BOOTING, LeaseState.READY)
 
 
 class RentedWorld(SimulatedWorld):

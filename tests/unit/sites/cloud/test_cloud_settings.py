@@ -47,3 +47,20 @@ def test_a_resource_for_sinks_is_refused_and_its_terms_are_checked():
         check_resource(
             Resource(name="r", type=JobKind.TRAINING, site="burst", settings={"colour": "red"}), site()
         )
+
+
+def test_an_unknown_setting_of_a_site_is_refused_with_the_setting_that_was_meant():
+    with pytest.raises(InputError, match="a cloud site has no setting 'max_prize'") as error:
+        read(site(max_prize="1.50"))
+    assert error.value.place == "site burst: settings.max_prize"
+    assert error.value.hint.startswith("Did you mean `max_price`?")
+    with pytest.raises(InputError, match="no setting 'regoins'") as error:
+        read(Site(name="a", kind=SiteKind.CLOUD, settings={"provider": "aws", "regoins": "us-"}))
+    assert error.value.hint.startswith("Did you mean `regions`?")
+
+
+def test_every_setting_of_a_provider_and_of_rentals_is_accepted():
+    for name in find("cloud_settings", "aws")():
+        text = {"ssh_from": "192.0.2.0/24"}.get(name, "x")
+        read(Site(name="a", kind=SiteKind.CLOUD, settings={"provider": "aws", name: text}))
+    read(site(rate="20MiB", checkpoints="1m", export="s3://bucket/prefix", budget="200"))

@@ -105,7 +105,7 @@ def test_a_pod_whose_lease_is_released_or_closed_is_gone_with_the_reason(site):
 
 
 def test_a_lease_that_vanishes_from_the_list_was_closed(site):
-    site.use_leases([replace(LEASE, state=LeaseState.PREPARING)])
+    site.use_leases([replace(LEASE, state=LeaseState.BOOTING)])
     site.use_leases([])
     assert site.observe(["r-1.0"])["r-1.0"].status is PodStatus.GONE
 
