@@ -553,7 +553,7 @@ def test_what_slurm_kills_for_its_memory_is_run_again_with_more(private: Lab) ->
     run_id = private.command(once)
     assert private.ended(run_id).run.state == RunState.SUCCEEDED
     first, second = private.attempts(run_id)
-    assert (first.state, first.cause) == (AttemptState.FAILED, Cause.MEMORY)
+    assert (first.state, first.cause) == (AttemptState.FAILED, Cause.MEMORY), first
     assert second.given.memory_bytes > first.given.memory_bytes
 
 

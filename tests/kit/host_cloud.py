@@ -25,6 +25,7 @@ _SMALL = Offer(
     cpus=2,
     memory_bytes=2 << 30,
     price_micros=100_000,
+    spot_price_micros=30_000,
 )
 _GPU = replace(_SMALL, instance_type="host.gpu", gpus=2, gpu_model="A10G", gpu_memory_bytes=24 << 30)
 _SMI = """#!/bin/sh

@@ -9,6 +9,7 @@ read every process. `ru_maxrss` is not used, because a forked child inherits its
 the memory, the peak that the cgroup records also covers the time between two samples.
 """
 
+import math
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -37,6 +38,9 @@ _UNSEEN, _UNSEEN_BYTES = 0.25, 8 * MIB
 number of bytes. A larger difference would come from files that were written and removed between the
 samples."""
 _NEARLY_ALL, _HALF = 0.8, 0.5
+_DYING_SECONDS = 10.0
+"""The kernel counts a killed process before the process ends. A process with much memory takes long to end,
+so a sample can see the count while the process still exists."""
 
 
 class AttemptMeter:
@@ -69,6 +73,8 @@ class AttemptMeter:
         self._memory = MemoryUse()
         self._used = self._cached = 0
         self._outer_kills, self._machine_kills = (0, 0) if self._counts else _kills_outside()
+        self._kill_seen = -math.inf
+        self._was_new = False
 
     @property
     def _counts(self) -> bool:
@@ -133,9 +139,12 @@ class AttemptMeter:
             return
         kills, before = outer_oom_kills(), self._pids
         self._pids = frozenset(pids)
-        if kills > self._outer_kills and (killed or before - self._pids):
+        was_new, self._was_new = self._was_new, kills > self._outer_kills
+        if self._was_new:
+            self._outer_kills, self._kill_seen = kills, self._seen
+        lost = (self._was_new or was_new) and bool(before - self._pids)
+        if lost or (killed and self._seen - self._kill_seen <= _DYING_SECONDS):
             self.shortage = shortage_in(outer_group(), self._limit, self._used, alone=self._alone())
-        self._outer_kills = kills
 
     def knows(self, key: tuple[int, int]) -> bool:
         """Returns whether processes of the attempt used this file in memory."""

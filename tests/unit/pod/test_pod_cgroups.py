@@ -189,6 +189,27 @@ def test_without_a_cgroup_the_one_that_holds_the_pod_tells_of_a_lost_process(tmp
     assert (mine.shortage, other.shortage, short.shortage) == (MemoryShortage.ATTEMPT, None, None)
 
 
+@pytest.mark.parametrize("looks", [1, 4])
+def test_a_killed_process_that_takes_long_to_end_still_tells_of_the_memory(tmp_path, monkeypatch, looks):
+    counter = tmp_path / "memory.events"
+    counter.write_text("oom 0\noom_kill 3\n")
+    (tmp_path / "memory.events.local").write_text("oom 1\n")
+    (tmp_path / "memory.max").write_text(f"{2**30}\n")
+    monkeypatch.setattr(outcome, "_counter", lambda: counter)
+    mine, other = (AttemptMeter(2**30, None, 0.0, lambda: True) for _ in range(2))
+    pid = 2**22 + 1
+    assert not mine.sample([pid], 0.1)
+    assert not other.sample([pid + 1], 0.1)
+    counter.write_text("oom 1\noom_kill 4\n")
+    for look in range(looks):
+        assert not mine.sample([pid], 0.2 + look / 20)
+        assert not other.sample([pid + 1], 0.2 + look / 20)
+    mine.ended(pid, int(signal.SIGKILL))
+    other.sample([pid + 1], 60.0)
+    other.ended(pid + 1, int(signal.SIGKILL))
+    assert (mine.shortage, other.shortage) == (MemoryShortage.ATTEMPT, None)
+
+
 def test_without_any_counter_the_machines_tells_of_a_killed_job(tmp_path, monkeypatch):
     vmstat = tmp_path / "vmstat"
     vmstat.write_text("oom_kill 3\n")

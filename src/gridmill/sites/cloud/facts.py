@@ -2,7 +2,7 @@
 on the machine."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gridmill.domain.amounts import KIB, MIB, show_bytes
 from gridmill.domain.frozen import dataclass
@@ -14,11 +14,7 @@ say memory_kib "$(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)"
 say disk_kib "$(df -Pk /var/lib | awk 'NR == 2 { print $4 }')"
 say watch "$(cat "$RUN/state" 2>/dev/null)"
 mkdir -p "$RUN"; say contact "$MARK"; echo "$MARK" > "$RUN/contact"
-for python in $PYTHONS; do
-    [ -x "$python" ] || continue
-    version=$("$python" -P -c 'from gridmill.version import __version__; print(__version__)' 2>/dev/null)
-    [ -n "$version" ] && say "gridmill $python" "$version"
-done
+say gridmill "$("$PYTHON" -P -c 'from gridmill.version import __version__; print(__version__)' 2>/dev/null)"
 [ -e "$CACHED/done" ] && say cached "$CACHED"
 if command -v nvidia-smi > /dev/null; then
     say smi yes
@@ -28,7 +24,7 @@ fi
 dmesg 2>/dev/null | sed -n 's/.*NVRM: Xid ([^)]*): \([0-9]*\).*/xid=\1/p' | sort -u
 exit 0
 """
-"""The script that looks at a machine. Its variables are RUN, MARK, PYTHONS and CACHED."""
+"""The script that looks at a machine. Its variables are RUN, MARK, PYTHON and CACHED."""
 _FATAL_XIDS = {
     48: "a memory error that cannot be corrected",
     62: "its internal processor has stopped",
@@ -56,15 +52,15 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The result of the check of a machine. `pythons` has the version of Gridmill for each Python that has
-    Gridmill. `cached` is the folder in which this version of Gridmill was installed earlier. `smi_error` is
-    the message of `nvidia-smi` if it fails."""
+    """The result of the check of a machine. `gridmill` is the version of Gridmill in the Python of the image;
+    empty if there is none. `cached` is the folder in which this version of Gridmill was installed earlier.
+    `smi_error` is the message of `nvidia-smi` if it fails."""
 
     cpus: int
     memory_bytes: int
     disk_bytes: int
     is_watched: bool
-    pythons: Mapping[str, str]
+    gridmill: str = ""
     cached: str = ""
     has_smi: bool = False
     gpus: tuple[GpuFacts, ...] = ()
@@ -100,9 +96,7 @@ def read_facts(text: str) -> Facts:
         memory_bytes=_number(values.get("memory_kib")) * KIB,
         disk_bytes=_number(values.get("disk_kib")) * KIB,
         is_watched=bool(values.get("watch")),
-        pythons={
-            name.removeprefix("gridmill "): value for name, value in pairs if name.startswith("gridmill ")
-        },
+        gridmill=values.get("gridmill", ""),
         cached=values.get("cached", ""),
         has_smi="smi" in values,
         gpus=tuple(

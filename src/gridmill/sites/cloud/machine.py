@@ -186,7 +186,7 @@ class RentedMachine:
             PROBE,
             RUN=self._watch.run,
             MARK=token_hex(8),
-            PYTHONS=self._site.python,
+            PYTHON=self._site.python,
             CACHED=cached,
         )
         return read_facts(self._done(script, _CHECK_SECONDS).text)
@@ -204,7 +204,7 @@ class RentedMachine:
     def install(self, facts: Facts) -> Installed:
         """Installs this version of Gridmill, unless the image or an earlier installation contains it. Raises
         InstallError and MachineFaultError."""
-        if facts.pythons.get(self._site.python) == __version__:
+        if facts.gridmill == __version__:
             return self._installed(self._site.python, "image")
         if facts.cached:
             return self._installed(f"{facts.cached}/env/bin/python", "cache")

@@ -27,7 +27,8 @@ SETTINGS = {
 """The settings of every cloud site, besides the settings of its provider and the conditions for renting."""
 _EXTRAS = re.compile(r"[a-z0-9,]*")
 _DRIVER = re.compile(r"\d+(\.\d+)*")
-_PATH = re.compile(r"[\w./+-]+")
+_PATH = re.compile(r"/[^\x00-\x1f\x7f]+")
+_PROGRAM = re.compile(r"[\w.+-]+|/[^\x00-\x1f\x7f]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ def read(site: Site) -> CloudSettings:
         provider=provider,
         max_machines=_machines(site),
         python=_text(site, "python", "/opt/gridmill/bin/python", _PATH),
-        base_python=_text(site, "base_python", "python3", _PATH),
+        base_python=_text(site, "base_python", "python3", _PROGRAM),
         extras=_text(site, "extras", "data,learning,objects,tls", _EXTRAS),
         boot_timeout_seconds=_seconds(site, "boot_timeout", "10m"),
         least_driver=_text(site, "least_driver", "525", _DRIVER),

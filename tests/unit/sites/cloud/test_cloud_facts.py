@@ -1,4 +1,5 @@
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -6,11 +7,12 @@ import pytest
 from gridmill.domain.amounts import GIB
 from gridmill.sites.cloud.facts import PROBE, Facts, Promise, faults, read_facts
 from gridmill.sites.cloud.machine import with_variables
+from gridmill.version import __version__
 
 GPU = "gpu=NVIDIA A10G, 23028, 550.54.15\n"
 HEALTHY = (
     "cpus=8\nmemory_kib=33554432\ndisk_kib=104857600\nwatch=used=7 silent=1 working=0\ncontact=ab\n"
-    "gridmill /opt/gridmill/bin/python=0.1.0\ncached=/opt/gridmill-x\nsmi=yes\n"
+    "gridmill=0.1.0\ncached=/opt/gridmill-x\nsmi=yes\n"
 )
 PROMISE = Promise(cpus=8, memory_bytes=30 * GIB, gpus=2, gpu_memory_bytes=24 * 10**9, least_driver="525")
 
@@ -18,7 +20,7 @@ PROMISE = Promise(cpus=8, memory_bytes=30 * GIB, gpus=2, gpu_memory_bytes=24 * 1
 def test_the_output_of_the_script_is_read():
     facts = read_facts(f"{HEALTHY}{GPU}{GPU}xid=31\n")
     assert (facts.cpus, facts.memory_bytes, facts.disk_bytes) == (8, 32 * GIB, 100 * GIB)
-    assert facts.pythons == {"/opt/gridmill/bin/python": "0.1.0"}
+    assert facts.gridmill == "0.1.0"
     assert (facts.cached, facts.is_watched, facts.has_smi) == ("/opt/gridmill-x", True, True)
     assert [gpu.model for gpu in facts.gpus] == ["NVIDIA A10G"] * 2
     assert facts.driver == "550.54.15"
@@ -56,7 +58,11 @@ def test_the_script_runs_here(tmp_path: Path):
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho 'NVIDIA A10G, 23028, 550.54.15'\n")
     smi.chmod(0o755)
-    script = with_variables(PROBE, RUN=tmp_path / "run", MARK="m1", PYTHONS="/no/python", CACHED=tmp_path)
+    python = tmp_path / "späces here" / "python"
+    python.parent.mkdir()
+    python.write_text(f"#!/bin/sh\nexec '{sys.executable}' \"$@\"\n")
+    python.chmod(0o755)
+    script = with_variables(PROBE, RUN=tmp_path / "run", MARK="m1", PYTHON=python, CACHED=tmp_path)
     done = subprocess.run(
         ["sh", "-s"],
         input=script,
@@ -70,5 +76,5 @@ def test_the_script_runs_here(tmp_path: Path):
     assert facts.memory_bytes > 0
     assert facts.disk_bytes > 0
     assert len(facts.gpus) == 1
-    assert (facts.is_watched, facts.pythons, facts.cached) == (False, {}, "")
+    assert (facts.is_watched, facts.gridmill, facts.cached) == (False, __version__, "")
     assert (tmp_path / "run" / "contact").read_text() == "m1\n", "the check is a contact"

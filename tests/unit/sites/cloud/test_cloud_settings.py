@@ -27,6 +27,7 @@ def test_defaults():
         ("max_machines", "0"),
         ("max_machines", "many"),
         ("python", "python; reboot"),
+        ("base_python", "python; reboot"),
         ("extras", "a b"),
         ("boot_timeout", "soon"),
         ("least_driver", "new"),
@@ -38,6 +39,11 @@ def test_an_invalid_setting_is_refused_with_its_place(name, text):
     with pytest.raises(InputError) as error:
         read(site(**{name: text}))
     assert error.value.place == f"site burst: settings.{name}"
+
+
+def test_the_path_of_a_python_may_have_spaces_and_letters_of_all_languages():
+    path = "/home/a user/späces;/bin/python"
+    assert read(site(python=path, base_python=path)).python == path
 
 
 def test_a_resource_for_sinks_is_refused_and_its_terms_are_checked():
