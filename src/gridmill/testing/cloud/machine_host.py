@@ -1,10 +1,19 @@
 """The interface between a simulated cloud and the machines that it starts."""
 
 from collections.abc import Callable
+from enum import StrEnum
 from ipaddress import IPv4Network
 from typing import Protocol
 
 from gridmill.domain.frozen import dataclass
+
+
+class MetadataKind(StrEnum):
+    """Which instance metadata service a machine has."""
+
+    NONE = "none"
+    EC2 = "ec2"
+    GCE = "gce"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +40,7 @@ class MachineSpec:
     metadata: tuple[tuple[str, str], ...]
     ingress: tuple[Ingress, ...] = ()
     tokens_required: bool = True
+    metadata_kind: MetadataKind = MetadataKind.EC2
     boot_seconds: float = 0.0
     boots: bool = True
 

@@ -40,7 +40,7 @@ from gridmill.testing.cloud.guest import (
     boots_with,
     seed,
 )
-from gridmill.testing.cloud.machine_host import Ingress, MachineSpec
+from gridmill.testing.cloud.machine_host import Ingress, MachineSpec, MetadataKind
 from gridmill.testing.hosts import (
     existing_folders,
     only_child,
@@ -140,12 +140,13 @@ class NamespaceMachines:
         items = dict(spec.metadata) | {
             f"public-keys/{number}/openssh-key": key for number, (_, key) in enumerate(spec.public_keys)
         }
-        self._tell(
-            address=spec.address,
-            items=items,
-            user_data=base64.b64encode(spec.user_data).decode(),
-            tokens_required=spec.tokens_required,
-        )
+        if spec.metadata_kind == MetadataKind.EC2:
+            self._tell(
+                address=spec.address,
+                items=items,
+                user_data=base64.b64encode(spec.user_data).decode(),
+                tokens_required=spec.tokens_required,
+            )
         machine.thread = threading.Thread(target=self._live, args=(machine, ended), name=spec.id, daemon=True)
         machine.thread.start()
 

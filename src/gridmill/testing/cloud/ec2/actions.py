@@ -7,8 +7,7 @@ https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html (Dr
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gridmill.domain.frozen import dataclass
-from gridmill.testing.cloud.cloud_faults import Outcome, PlannedFault
+from gridmill.testing.cloud.cloud_faults import PlannedFault
 from gridmill.testing.cloud.ec2 import (
     catalogue,
     groups,
@@ -27,6 +26,7 @@ from gridmill.testing.cloud.ec2.records import Principal
 from gridmill.testing.cloud.ec2.refusal import RefusalError, not_simulated
 from gridmill.testing.cloud.ec2.throttle import Throttle
 from gridmill.testing.cloud.ec2.world import World
+from gridmill.testing.cloud.simulation_server import NO_ANSWER, Answer, with_fault
 
 _Action = Callable[[Call], dict[str, Any]]
 _EC2: Mapping[str, _Action] = {
@@ -75,15 +75,6 @@ _FREE = {"GetCallerIdentity"}
 """Actions that need no rights."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """An answer. None as the body means that the connection is closed without an answer."""
-
-    status: int
-    body: bytes | None
-    content_type: str = "text/xml;charset=UTF-8"
-
-
 class Services:
     """All simulated services of one account."""
 
@@ -119,23 +110,20 @@ class Services:
         now = self.world.settle()
         self.requests.append((now, scope.region, action))
         if scope.region in self.world.faults.regions_down:
-            return Answer(status=0, body=None)
+            return NO_ANSWER
         principal = self._authenticated(scope, method, path, headers, body)
         fault = self.world.faults.next_fault(action, scope.region, scope.access_key)
-        if fault is not None and fault.outcome == Outcome.LOST_BEFORE:
-            return Answer(status=0, body=None)
-        if fault is not None and fault.outcome == Outcome.ERROR:
-            return _refused(scope.service, _error_of(fault), request_id)
-        values = self._effect(scope, action, principal, wire.read_request(scope.service, action, body), now)
-        if fault is not None and fault.outcome == Outcome.LOST:
-            return Answer(status=0, body=None)
-        if fault is not None:
-            return _refused(scope.service, _error_of(fault), request_id)
-        return Answer(
-            status=200,
-            body=wire.write_answer(scope.service, action, values, request_id),
-            content_type=_content_type(scope.service),
-        )
+
+        def effect() -> Answer:
+            request = wire.read_request(scope.service, action, body)
+            values = self._effect(scope, action, principal, request, now)
+            return Answer(
+                status=200,
+                body=wire.write_answer(scope.service, action, values, request_id),
+                content_type=_content_type(scope.service),
+            )
+
+        return with_fault(fault, effect, lambda one: _refused(scope.service, _error_of(one), request_id))
 
     def _authenticated(
         self, scope: signature.Scope, method: str, path: str, headers: Mapping[str, str], body: bytes

@@ -1,10 +1,8 @@
 """Starts a simulated EC2, and controls it."""
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 from gridmill.domain.frozen import replace
@@ -15,24 +13,11 @@ from gridmill.testing.cloud.bill import Bill
 from gridmill.testing.cloud.cloud_faults import CloudFaults
 from gridmill.testing.cloud.ec2.accounts import bill_of, leftovers
 from gridmill.testing.cloud.ec2.actions import Services
-from gridmill.testing.cloud.ec2.ec2_server import Ec2Server
 from gridmill.testing.cloud.ec2.records import Instance, Principal
 from gridmill.testing.cloud.ec2.world import World
 from gridmill.testing.cloud.machine_host import MachineHost, NoMachines
-
-_TICK_SECONDS = 0.05
-
-
-class WallClock:
-    """The clock of this machine."""
-
-    def now(self) -> float:
-        """See Clock."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """See Clock."""
-        return time.monotonic()
+from gridmill.testing.cloud.simulation_server import SimulationServer
+from gridmill.testing.cloud.wire_simulation import TICK_SECONDS, WallClock, bill_json, record_json
 
 
 class EC2Simulation:
@@ -48,7 +33,7 @@ class EC2Simulation:
         self.services = Services(self.world)
         admin = self.add_user("admin")
         self.access_key, self.secret_key = admin.access_key, admin.secret_key
-        self._server = Ec2Server(self.services, self._control, port)
+        self._server = SimulationServer("ec2", self.services.answer, self._control, port)
         self._closed = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="ec2-clock", daemon=True)
         self._ticker.start()
@@ -169,7 +154,7 @@ class EC2Simulation:
 
     def _tick(self) -> None:
         # Machines are real, so that changes must be made at their time even if nobody asks.
-        while not self._closed.wait(_TICK_SECONDS):
+        while not self._closed.wait(TICK_SECONDS):
             self.settle()
 
     def _control(self, command: str, given: dict[str, Any]) -> Any:  # noqa: ANN401  JSON
@@ -179,7 +164,7 @@ class EC2Simulation:
                     self.faults.change(**given)
                     return self.faults.as_json()
             case "bill":
-                return _bill_json(self.bill())
+                return bill_json(self.bill())
             case "machines":
                 return [_machine_json(one) for one in self.machines()]
             case "leftovers":
@@ -205,20 +190,8 @@ class EC2Simulation:
         return {}
 
 
-def _bill_json(bill: Bill) -> dict[str, Any]:
-    return {
-        "currency": "USD",
-        "total_micros": bill.total_micros,
-        "items": [_plain(one) for one in bill.items],
-    }
-
-
 def _machine_json(instance: Instance) -> dict[str, Any]:
-    return _plain(instance) | {"tags": dict(instance.tags)}
-
-
-def _plain(record: Any) -> dict[str, Any]:  # noqa: ANN401  any record
-    return {name: value for name, value in asdict(record).items() if name != "user_data"}
+    return record_json(instance) | {"tags": dict(instance.tags)}
 
 
 @contextmanager
