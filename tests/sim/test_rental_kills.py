@@ -72,6 +72,43 @@ def test_a_machine_that_hangs_is_given_up_and_its_job_runs_again() -> None:
     assert outcome.verdict.machines == 2
 
 
+def test_a_spot_machine_that_is_interrupted_is_replaced() -> None:
+    outcome = story(Schedule(mode=SelfEnd.SHUTDOWN, disaster=Disaster.SPOT, at=80.0))
+    assert outcome.problems() == ()
+    assert outcome.verdict.machines == 2
+
+
+@pytest.mark.parametrize("after", RESTARTS)
+def test_ctrl_c_at_the_control_node_leaves_nothing(after: float) -> None:
+    outcome = story(
+        Schedule(mode=SelfEnd.SHUTDOWN, disaster=Disaster.INTERRUPT, at=80.0, restart_after=after)
+    )
+    assert outcome.problems() == ()
+    assert outcome.is_over is (after < inf)
+    assert outcome.verdict.machines == 1
+
+
+def test_ctrl_c_in_the_client_of_a_run_ends_its_machine() -> None:
+    outcome = story(Schedule(mode=SelfEnd.SHUTDOWN, disaster=Disaster.CLIENT, at=70.0))
+    assert outcome.problems() == ()
+    assert outcome.cost_micros < quiet(SelfEnd.SHUTDOWN).cost_micros, "the job did not run to its end"
+
+
+def test_two_faults_at_the_same_time_leave_nothing() -> None:
+    check(
+        Schedule(
+            mode=SelfEnd.OWN_CALL,
+            disaster=Disaster.KILL_AFTER_CALL,
+            at=9,
+            restart_after=60.0,
+            also=Disaster.LOST_ANSWERS,
+            also_at=20.0,
+            seed=4,
+        ),
+        Schedule(mode=SelfEnd.SHUTDOWN, disaster=Disaster.SPOT, at=80.0, also=Disaster.NETWORK, also_at=70.0),
+    )
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("disaster", KILLS)

@@ -7,9 +7,10 @@ from math import inf
 
 from gridmill.control.background import BackgroundRunner, ImmediateRunner
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.lease import Lease
+from gridmill.domain.lease import Lease, RentalTerms
 from gridmill.domain.lease_cost import month_bounds_micros
 from gridmill.domain.machine import Offer, Quota
+from gridmill.domain.site import Site
 from gridmill.ports.cloud import RentingSite
 from gridmill.scheduler.rental_calls import Calls
 from gridmill.scheduler.rental_list import MachineList, Sightings
@@ -35,6 +36,15 @@ class ClosedLease:
     tokens: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTerms:
+    """The terms that were read from the settings of a deployment, or None if the settings are invalid."""
+
+    site: Site
+    settings: Mapping[str, str]
+    terms: RentalTerms | None
+
+
 @dataclass(slots=True, kw_only=True)
 class SiteRental:
     """The state of the rentals of one site.
@@ -43,7 +53,7 @@ class SiteRental:
     number of failures of each action in a row. `machines_of` has the ids of the live attempts on the machine
     of each lease. `closed` has the closed leases of all sites that were closed since the start or that a list
     has named. `market_at` is the Unix time at which the offers were read (None: never). `problems` are
-    the present problems of the site by subject.
+    the present problems of the site by subject. `terms` has the terms that were read, by deployment.
     """
 
     started: float
@@ -65,6 +75,7 @@ class SiteRental:
     market_wanted: frozenset[tuple[str, str]] = frozenset()
     live: dict[str, frozenset[str]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    terms: dict[str, ReadTerms] = field(default_factory=dict)
     spent: tuple[str, Mapping[tuple[str, str], int]] | None = None
     """The month, and the highest possible cost of the closed leases in this month by resource and currency,
     if they were read."""

@@ -4,8 +4,10 @@ The list may lag behind: a machine that is missing in a list counts as absent on
 the last sign of the machine by more than the lag of the provider.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import field
+from functools import cached_property
+from typing import TypeVar
 
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.lease import LaunchTry, Lease, LeaseState, TryProblem, TryState, with_try
@@ -16,6 +18,7 @@ from gridmill.scheduler.rental_calls import Action, Call, Calls
 from gridmill.scheduler.rental_choice import Market, price_of
 from gridmill.scheduler.rental_results import confirmed
 
+_T = TypeVar("_T")
 MOST_REPEATS = 3
 """A request without an answer is repeated this many times before another machine is requested. Another
 machine is requested only if the provider does not list the machine of the request."""
@@ -31,7 +34,7 @@ CALLS_PER_LIST = 4
 """If the provider limits the calls, at most one of this number of calls is a list."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MachineList:
     """A complete list of the machines and leftovers of a grid in an account. `at` is the Unix time at which
     the request for the list began."""
@@ -40,6 +43,33 @@ class MachineList:
     machines: tuple[Machine, ...] = ()
     leftovers: tuple[Leftover, ...] = ()
     account: str = ""
+
+    @cached_property
+    def by_token(self) -> Mapping[str, Sequence[Machine]]:
+        """The machines by the token of their request."""
+        return _grouped(self.machines, lambda one: one.token)
+
+    @cached_property
+    def by_id(self) -> Mapping[str, Sequence[Machine]]:
+        """The machines by their id."""
+        return _grouped(self.machines, lambda one: one.id)
+
+    @cached_property
+    def by_lease(self) -> Mapping[str, Sequence[Machine]]:
+        """The machines by their lease."""
+        return _grouped(self.machines, lambda one: one.lease)
+
+    @cached_property
+    def leftovers_by_lease(self) -> Mapping[str, Sequence[Leftover]]:
+        """The leftovers by their lease."""
+        return _grouped(self.leftovers, lambda one: one.lease)
+
+
+def _grouped(items: Iterable[_T], key: Callable[[_T], str]) -> Mapping[str, Sequence[_T]]:
+    groups: dict[str, list[_T]] = {}
+    for one in items:
+        groups.setdefault(key(one), []).append(one)
+    return groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +107,7 @@ def reconcile(
         return lease
     for number in [one.number for one in lease.tries]:
         one = next(each for each in lease.tries if each.number == number)
-        machine = _listed(one, lease, latest.machines)
+        machine = _listed(one, lease, latest)
         end_bound = _end_bound(one, lease, sightings, traits, now)
         if machine is not None:
             known = replace(lease, account=lease.account or latest.account)
@@ -89,11 +119,11 @@ def reconcile(
     return lease
 
 
-def _listed(one: LaunchTry, lease: Lease, machines: Iterable[Machine]) -> Machine | None:
+def _listed(one: LaunchTry, lease: Lease, latest: MachineList) -> Machine | None:
     """Return the machine of a try: the machine that is already known, or the first machine that has not
     ended."""
-    own = [each for each in machines if each.token == one.token and each.lease == lease.id]
-    own += [each for each in machines if each.id == one.machine_id and each not in own]
+    own = [each for each in latest.by_token.get(one.token, ()) if each.lease == lease.id]
+    own += [each for each in latest.by_id.get(one.machine_id, ()) if each not in own]
     if one.machine_id:
         return next((each for each in own if each.id == one.machine_id), None)
     return min(own, key=lambda each: (each.state is MachineState.ENDED, each.id), default=None)
@@ -182,10 +212,10 @@ def strangers(
         elif lease is None or all(machine.token != one.token for one in lease.tries):
             problems[machine.id] = _unknown(site, market, machine, is_open=lease is not None)
     for left in latest.leftovers:
-        machines = [one for one in alive if one.lease == left.lease]
-        tokens = closed.get(left.lease, frozenset())
         if left.lease in by_id or left.lease in elsewhere:
             continue
+        machines = [one for one in alive if one.lease == left.lease]
+        tokens = closed.get(left.lease, frozenset())
         if tokens and all(one.token in tokens for one in machines):
             actions.append(Action(call=Call.DELETE, key=left.id, leftover=left))
         elif not machines:

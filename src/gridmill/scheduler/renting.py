@@ -276,7 +276,7 @@ def _is_up_to_date(draft: _Draft, lease: Lease) -> bool:
         return False
     if one is None or one.problem is not None:
         return True
-    return any(each.id == one.machine_id for each in situation.latest.machines)
+    return one.machine_id in situation.latest.by_id
 
 
 def _ended_early(lease: Lease) -> bool:
@@ -402,7 +402,7 @@ def _release(draft: _Draft, lease: Lease) -> Lease:
         return _closed(lease, draft.now)
     if latest is None or not all(one.is_resolved for one in lease.tries):
         return lease
-    left = [each for each in latest.leftovers if each.lease == lease.id]
+    left = latest.leftovers_by_lease.get(lease.id, ())
     lease = replace(lease, leftovers=tuple(sorted(each.id for each in left)))
     draft.actions.extend(Action(call=Call.DELETE, key=each.id, lease=lease, leftover=each) for each in left)
     if left or _is_listed(lease, latest) or not _is_settled(situation, lease, latest):
@@ -412,10 +412,8 @@ def _release(draft: _Draft, lease: Lease) -> Lease:
 
 def _is_listed(lease: Lease, latest: MachineList) -> bool:
     tokens = {one.token for one in lease.tries}
-    return any(
-        one.lease == lease.id and one.token in tokens and one.state is not MachineState.ENDED
-        for one in latest.machines
-    )
+    own = latest.by_lease.get(lease.id, ())
+    return any(one.token in tokens and one.state is not MachineState.ENDED for one in own)
 
 
 def _is_settled(situation: RentingSituation, lease: Lease, latest: MachineList) -> bool:
@@ -435,9 +433,8 @@ def _closed(lease: Lease, now: float) -> Lease:
 def machine_of(lease: Lease, one: LaunchTry, latest: MachineList | None) -> Machine:
     """Return the machine of a confirmed try, as the provider listed it last. If the list does not have the
     machine, its state is unknown."""
-    for machine in latest.machines if latest is not None else ():
-        if machine.id == one.machine_id:
-            return machine
+    for machine in latest.by_id.get(one.machine_id, ()) if latest is not None else ():
+        return machine
     return Machine(
         id=one.machine_id,
         provider=lease.provider,

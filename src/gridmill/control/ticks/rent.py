@@ -18,6 +18,7 @@ from gridmill.control.renting_state import (
     LONGEST_BACKOFF_SECONDS,
     PREPARE_AGAIN_SECONDS,
     TERMINATE_AGAIN_SECONDS,
+    ReadTerms,
     SiteRental,
 )
 from gridmill.control.state import Control
@@ -125,7 +126,7 @@ def _read(
     declared = snapshot.sites.get(site)
     traits = port.cloud().traits
     nodes = declared.nodes if declared is not None else ()
-    terms = _terms(declared, deployments)
+    terms = _terms(rental, declared, deployments)
     return RentingSituation(
         site=site,
         provider=provider_of(snapshot.sites, site),
@@ -170,17 +171,34 @@ def _silent_seconds(renting: Renting) -> Mapping[str, float]:
     return {pod_id: now - since for pod_id, since in renting.bring_ups.unknown_since.items()}
 
 
-def _terms(site: Site | None, deployments: Sequence[Deployment]) -> Mapping[str, RentalTerms]:
+def _terms(
+    rental: SiteRental, site: Site | None, deployments: Sequence[Deployment]
+) -> Mapping[str, RentalTerms]:
     """Return the terms of the resources of deployments, from the settings with which the deployments were
-    made. A resource with settings that are invalid now has no terms, so that no machine is rented for it."""
+    made. A resource with settings that are invalid now has no terms, so that no machine is rented for it.
+    The settings of a deployment are read once, because a tick with many machines would read them for
+    milliseconds."""
+    known, rental.terms = rental.terms, {}
     found: dict[str, RentalTerms] = {}
+    if site is None:
+        return found
     for one in deployments:
-        if site is None:
-            continue
-        resource = Resource(name=one.resource, type=one.type, site=one.site, settings=one.settings)
-        with suppress(InputError):  # the settings were checked when the resource was configured
-            found[resource.name] = rental_terms(resource, site)
+        read = known.get(one.id)
+        if read is None or read.site is not site or read.settings != one.settings:
+            read = ReadTerms(site=site, settings=one.settings, terms=_read_terms(site, one))
+        rental.terms[one.id] = read
+        if read.terms is not None:
+            found[one.resource] = read.terms
     return found
+
+
+def _read_terms(site: Site, deployment: Deployment) -> RentalTerms | None:
+    resource = Resource(
+        name=deployment.resource, type=deployment.type, site=deployment.site, settings=deployment.settings
+    )
+    with suppress(InputError):  # the settings were checked when the resource was configured
+        return rental_terms(resource, site)
+    return None
 
 
 def _halted(
@@ -195,16 +213,16 @@ def _halted(
     Costs in another currency than that of the budget do not count. Before the first list, it is unknown
     which machines have ended while the control node did not run, so that no budget counts as used. Nothing is
     rented before the first list."""
-    if rental.latest is None:
-        return {}
+    halted: dict[str, str] = {}
+    budgets = {resource: one for resource, one in terms.items() if one.budget_micros is not None}
+    if rental.latest is None or not budgets:
+        return halted
     now = renting.now()
     month = month_of(now)
     read = partial(renting.ledger.read_all, Lease, parent=site)
-    halted: dict[str, str] = {}
     open_costs = month_bounds_micros(leases, now, month)
-    for resource, one in terms.items():
-        if one.budget_micros is None:
-            continue
+    for resource, one in budgets.items():
+        assert one.budget_micros is not None
         used = rental.month_cost_micros(resource, one.currency, month, read)
         used += open_costs.get((resource, one.currency), 0)
         if used >= one.budget_micros:

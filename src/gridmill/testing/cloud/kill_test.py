@@ -50,6 +50,9 @@ class Disaster(StrEnum):
     BY_HAND = "machine ended by hand"
     DEFECT = "machine ends or hangs"
     BAD_MACHINE = "machine defective at its start"
+    SPOT = "spot machine interrupted"
+    CLIENT = "Ctrl-C in `gridmill run`"
+    INTERRUPT = "Ctrl-C at the control node"
 
 
 KILLS = (
@@ -60,14 +63,16 @@ KILLS = (
 )
 WINDOWS = tuple(one for one in Disaster if one not in (*KILLS, Disaster.NONE))
 """The faults that begin at a time, and not at a commit or a call."""
+ENDS = (*KILLS, Disaster.INTERRUPT)
+"""The faults that end the control node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """One story: `machines` jobs, each on a rented machine of its own. A kill happens at the commit or the
     call number `at`, counted from 1. Another fault begins at the time `at` in seconds. `restart_after` is
-    the time after which a killed control node starts again, or infinite. With `lag`, lists of the provider
-    are late."""
+    the time after which an ended control node starts again, or infinite. A second fault `also`, which ends no
+    control node, begins at the time `also_at`. With `lag`, lists of the provider are late."""
 
     mode: SelfEnd
     disaster: Disaster
@@ -76,6 +81,18 @@ class Schedule:
     machines: int = 1
     lag: bool = False
     seed: int = 0
+    also: Disaster = Disaster.NONE
+    also_at: float = 0.0
+
+    @property
+    def faults(self) -> tuple[tuple[float, Disaster], ...]:
+        """The faults that begin at a time, with this time, in their order."""
+        both = ((self.at, self.disaster), (self.also_at, self.also))
+        return tuple(sorted((one for one in both if one[1] in WINDOWS), key=lambda one: one[0]))
+
+    def has(self, disaster: Disaster) -> bool:
+        """Returns whether this is one of the faults of the schedule."""
+        return disaster in (self.disaster, self.also)
 
     @property
     def restarts(self) -> bool:
@@ -100,9 +117,9 @@ class Outcome:
         """Returns what is wrong. A machine of a control node that never starts again must end by itself, if
         the provider permits this. Keys and groups that cost nothing may remain then."""
         schedule, verdict = self.schedule, self.verdict
-        if schedule.restarts or not self._was_killed:
+        if schedule.restarts or not self._was_ended:
             # a machine that hangs is given up after the time without contact
-            hangs = schedule.disaster is Disaster.DEFECT
+            hangs = schedule.has(Disaster.DEFECT)
             found = verdict.problems(DEAD_MAN_SECONDS + 60.0 if hangs else RELEASE_SECONDS)
             return found if self.is_over else (*found, "the control node never finishes")
         most = DEAD_MAN_SECONDS + JOB_SECONDS + 60.0
@@ -112,8 +129,8 @@ class Outcome:
         return replace(verdict, resources=(), lost=()).problems(most)
 
     @property
-    def _was_killed(self) -> bool:
-        return self.schedule.disaster in KILLS
+    def _was_ended(self) -> bool:
+        return self.schedule.disaster in ENDS
 
 
 class _Counter:
@@ -166,12 +183,13 @@ def simulation_of(schedule: Schedule, store: Store, counter: _Counter) -> Rental
         seed=schedule.seed,
         restart_after=schedule.restart_after,
         job_seconds=JOB_SECONDS,
-        bad_machines=1 + schedule.seed % 2 if schedule.disaster is Disaster.BAD_MACHINE else 0,
+        bad_machines=1 + schedule.seed % 2 if schedule.has(Disaster.BAD_MACHINE) else 0,
         machines=schedule.machines + 2,
         settings={
             "dead_man": f"{DEAD_MAN_SECONDS:g}s",
             "max_hours": "1",
             "accept_no_self_end": "true",
+            **({"spot": "true"} if schedule.has(Disaster.SPOT) else {}),
         },
         at_call=counter.at_call,
     )
@@ -183,13 +201,7 @@ def tell(schedule: Schedule, store: Store) -> Outcome:
     simulation = simulation_of(schedule, store, counter)
     simulation.declare()
     simulation.submit(schedule.machines)
-    if schedule.disaster in WINDOWS:
-        simulation.run_until(lambda: False, schedule.at)
-        begin, end = FAULTS[schedule.disaster](simulation, schedule)
-        begin()
-        simulation.run_until(lambda: False, FAULT_SECONDS)
-        end()
-        simulation.watch.note(simulation.clock.monotonic(), reachable=False)
+    _play(simulation, schedule)
     simulation.run_until(lambda: simulation.is_over() or simulation.down_until == inf, HORIZON_SECONDS)
     over = simulation.is_over()
     calm = CALM_SECONDS if simulation.down_until < inf else HORIZON_SECONDS
@@ -205,6 +217,19 @@ def tell(schedule: Schedule, store: Store) -> Outcome:
     )
 
 
+def _play(simulation: RentalSimulation, schedule: Schedule) -> None:
+    """Begins and ends the faults that begin at a time. Two faults can overlap."""
+    moments: list[tuple[float, bool, Callable[[], object]]] = []
+    for at, disaster in schedule.faults:
+        begin, end = FAULTS[disaster](simulation, schedule)
+        moments += [(at, False, begin), (at + FAULT_SECONDS, True, end)]
+    for at, is_end, act in sorted(moments, key=lambda one: one[0]):
+        simulation.run_until(lambda: False, at - simulation.clock.monotonic())
+        act()
+        if is_end:
+            simulation.watch.note(simulation.clock.monotonic(), reachable=False)
+
+
 Begin = tuple[Callable[[], object], Callable[[], object]]
 
 
@@ -216,21 +241,35 @@ def _network(simulation: RentalSimulation, schedule: Schedule) -> Begin:
 
 
 def _server_errors(simulation: RentalSimulation, schedule: Schedule) -> Begin:
-    return _with_faults(simulation, replace(simulation.account.faults, server_errors=0.7))
+    return _with_faults(simulation, lambda faults: replace(faults, server_errors=0.7))
 
 
 def _rate(simulation: RentalSimulation, schedule: Schedule) -> Begin:
-    slow = replace(simulation.account.faults, calls_per_second=0.2, call_burst=1)
-    return _with_faults(simulation, slow)
+    return _with_faults(simulation, lambda faults: replace(faults, calls_per_second=0.2, call_burst=1))
 
 
 def _lost_answers(simulation: RentalSimulation, schedule: Schedule) -> Begin:
-    return _with_faults(simulation, replace(simulation.account.faults, lost_answers=0.7))
+    return _with_faults(simulation, lambda faults: replace(faults, lost_answers=0.7))
 
 
-def _with_faults(simulation: RentalSimulation, during: ProviderFaults) -> Begin:
-    account, before = simulation.account, simulation.account.faults
-    return lambda: account.use_faults(during), lambda: account.use_faults(before)
+def _with_faults(simulation: RentalSimulation, during: Callable[[ProviderFaults], ProviderFaults]) -> Begin:
+    """Returns the functions that change the faults of the account, and that end this change. Another fault
+    may change other fields in the meantime."""
+    account = simulation.account
+
+    def end() -> None:
+        usual = ProviderFaults()
+        account.use_faults(
+            replace(
+                account.faults,
+                server_errors=usual.server_errors,
+                lost_answers=usual.lost_answers,
+                calls_per_second=usual.calls_per_second,
+                call_burst=usual.call_burst,
+            )
+        )
+
+    return lambda: account.use_faults(during(account.faults)), end
 
 
 def _credentials(simulation: RentalSimulation, schedule: Schedule) -> Begin:
@@ -273,6 +312,24 @@ def _defect(simulation: RentalSimulation, schedule: Schedule) -> Begin:
     return lambda: [act(one.id) for one in account.machines_alive()], lambda: None
 
 
+def _spot(simulation: RentalSimulation, schedule: Schedule) -> Begin:
+    account = simulation.account
+
+    def begin() -> None:
+        for one in account.machines_alive():
+            account.interrupt_machine(one.id)
+
+    return begin, lambda: None
+
+
+def _client(simulation: RentalSimulation, schedule: Schedule) -> Begin:
+    return simulation.disconnect, lambda: None
+
+
+def _interrupt(simulation: RentalSimulation, schedule: Schedule) -> Begin:
+    return simulation.interrupt, lambda: None
+
+
 def _bad_machine(simulation: RentalSimulation, schedule: Schedule) -> Begin:
     return lambda: None, lambda: None  # the simulation was made with defective machines
 
@@ -289,6 +346,9 @@ FAULTS: dict[Disaster, Callable[[RentalSimulation, Schedule], Begin]] = {
     Disaster.BY_HAND: _by_hand,
     Disaster.DEFECT: _defect,
     Disaster.BAD_MACHINE: _bad_machine,
+    Disaster.SPOT: _spot,
+    Disaster.CLIENT: _client,
+    Disaster.INTERRUPT: _interrupt,
 }
 """For each fault that begins at a time, the functions that begin and end it."""
 
@@ -314,17 +374,24 @@ def random_schedules(
     mode: SelfEnd, machines: int, count: int, *, seconds: float, steps: int, seed: int = 0
 ) -> Iterator[Schedule]:
     """Yields seeded schedules with each kind of fault in turn: kills among the first `steps` commits or
-    calls, and other faults in the first `seconds`."""
+    calls, and other faults in the first `seconds`. Every other schedule has a second fault."""
     random = Random(f"{mode} {machines} {seed}")
     disasters = tuple(one for one in Disaster if one is not Disaster.NONE)
+    seconds_faults = tuple(one for one in disasters if one not in ENDS)
     for number in range(count):
         disaster = disasters[number % len(disasters)]
+        restart = random.choice((0.0, 60.0, inf)) if disaster in ENDS else 0.0
+        # a machine that hangs cannot end itself, so that only a control node can end it
+        impossible = {disaster, Disaster.DEFECT} if restart == inf else {disaster}
+        others = [one for one in seconds_faults if one not in impossible]
         yield Schedule(
             mode=mode,
             disaster=disaster,
             at=random.randint(1, steps) if disaster in KILLS else random.uniform(0.0, seconds),
-            restart_after=random.choice((0.0, 60.0, inf)) if disaster in KILLS else 0.0,
+            restart_after=restart,
             machines=machines,
             lag=random.random() < 0.5,
+            also=random.choice(others) if random.random() < 0.5 else Disaster.NONE,
+            also_at=random.uniform(0.0, seconds),
             seed=random.randrange(2**32),
         )

@@ -7,6 +7,7 @@ from math import inf
 from random import Random
 from typing import TypeVar
 
+from gridmill.control.client_runs import AttendedRuns
 from gridmill.domain.command import CommandSpec
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobKind
@@ -118,6 +119,22 @@ class RentalSimulation:
         self.world.is_node_alive = False
         self.runner.die(Killed)
         self.world.control_died()
+
+    def interrupt(self) -> None:
+        """Ends the control node as SIGINT and SIGTERM do: no further tick begins, and the calls that run end.
+        Nothing is released. It starts again as after a SIGKILL."""
+        if self.is_up and self.attempt(lambda: self.runner.stop(0.0)) and self.is_up:
+            self.die()
+
+    def disconnect(self) -> None:
+        """Ends the clients of all runs, as Ctrl-C in `gridmill run` does: their runs are stopped."""
+        for run in self.runs():
+            if run.state not in FINISHED_RUNS:
+                self.persist(lambda run=run: self._attended().stop(run.id))  # type: ignore[misc]
+                self.stopped.add(run.id)
+
+    def _attended(self) -> AttendedRuns:
+        return AttendedRuns(self.grid.node, own_environment=True)
 
     def persist(self, act: Callable[[], object]) -> None:
         """Executes an action of a user until it succeeds, or until the control node is dead for ever."""
