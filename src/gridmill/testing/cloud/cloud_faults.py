@@ -181,19 +181,18 @@ class CloudFaults:
         Raises InputError for a field that does not exist.
         """
         for name, value in values.items():
-            if name not in CloudFaults.__dataclass_fields__ or name == "random":
-                raise InputError(f"{name!r} is not a fault", hint=f"Faults: {', '.join(_names())}.")
+            if name not in self._names():
+                raise InputError(f"{name!r} is not a fault", hint=f"Faults: {', '.join(self._names())}.")
             setattr(self, name, _planned(value) if name == "planned" else value)
             if name == "seed":
                 self.random = Random(value)
 
     def as_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values."""
-        return {name: getattr(self, name) for name in _names() if name != "planned"}
+        return {name: getattr(self, name) for name in self._names() if name != "planned"}
 
-
-def _names() -> Sequence[str]:
-    return [name for name in CloudFaults.__dataclass_fields__ if name != "random"]
+    def _names(self) -> Sequence[str]:
+        return [name for name in self.__dataclass_fields__ if name != "random"]
 
 
 def _planned(values: Sequence[Any]) -> list[PlannedFault]:

@@ -1,0 +1,154 @@
+"""The actions of the simulated AWS Batch, and the way of a request through the checks of AWS.
+
+Sources: https://docs.aws.amazon.com/batch/latest/APIReference/CommonErrors.html and, for the limits on the
+rates of requests, https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gridmill.testing.cloud.aws_batch import answers, definitions, requests, submissions
+from gridmill.testing.cloud.aws_batch.call import Call
+from gridmill.testing.cloud.aws_batch.world import World
+from gridmill.testing.cloud.cloud_faults import Outcome, PlannedFault
+from gridmill.testing.cloud.ec2 import catalogue, signature
+from gridmill.testing.cloud.ec2.records import Principal
+from gridmill.testing.cloud.ec2.refusal import RefusalError, not_simulated
+from gridmill.testing.cloud.ec2.services import arn_of, is_denied
+from gridmill.testing.cloud.loopback_server import NO_ANSWER, Answer
+
+_ACTIONS: Mapping[str, Mapping[str, Callable[[Call], dict[str, Any]]]] = {
+    "batch": {
+        "CancelJob": requests.cancel_job,
+        "DeregisterJobDefinition": definitions.deregister,
+        "DescribeComputeEnvironments": requests.describe_environments,
+        "DescribeJobDefinitions": definitions.describe,
+        "DescribeJobQueues": requests.describe_queues,
+        "DescribeJobs": requests.describe_jobs,
+        "ListJobs": requests.list_jobs,
+        "RegisterJobDefinition": definitions.register,
+        "SubmitJob": submissions.submit_job,
+        "TerminateJob": requests.terminate_job,
+    },
+    "logs": {"GetLogEvents": requests.get_log_events},
+}
+_REQUESTS_PER_SECOND = {"SubmitJob": 50.0}
+_OTHER_REQUESTS_PER_SECOND = 20.0
+
+
+class Services:
+    """The simulated services of one account."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.requests: list[tuple[float, str, str]] = []
+        """The time, the region and the action of each request, for tests of rates."""
+        self._tokens: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Carries out a request, and returns its answer."""
+        with self.world.lock:
+            try:
+                scope = signature.scope_of(headers)
+                action = answers.action_of(scope.service, path, headers)
+                return self._carried_out(scope, action, method, path, headers, body)
+            except RefusalError as error:
+                return _refused(error)
+
+    def _carried_out(
+        self,
+        scope: signature.Scope,
+        action: str,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+    ) -> Answer:
+        now = self.world.settle()
+        self.requests.append((now, scope.region, action))
+        if scope.region in self.world.faults.regions_down:
+            return NO_ANSWER
+        principal = self._authenticated(scope, method, path, headers, body)
+        fault = self.world.faults.next_fault(action, scope.region, scope.access_key)
+        if fault is not None and fault.outcome == Outcome.LOST_BEFORE:
+            return NO_ANSWER
+        if fault is not None and fault.outcome == Outcome.ERROR:
+            return _refused(_error_of(fault))
+        values = self._effect(scope, action, principal, body, now)
+        if fault is not None and fault.outcome == Outcome.LOST:
+            return NO_ANSWER
+        if fault is not None:
+            return _refused(_error_of(fault))
+        return Answer(status=200, body=answers.write_answer(scope.service, action, values))
+
+    def _authenticated(
+        self, scope: signature.Scope, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> Principal:
+        principal = self.world.principals.get(scope.access_key)
+        gone = scope.region in self.world.faults.regions_gone or scope.region not in catalogue.REGIONS
+        if principal is None or principal.is_revoked or gone:
+            raise _unrecognized()
+        try:
+            signature.check(
+                scope,
+                principal.secret_key,
+                method=method,
+                path=path,
+                headers=headers,
+                body=body,
+                wall_time=self.world.wall_time(),
+            )
+        except RefusalError as error:
+            code = "UnrecognizedClientException" if error.status == 403 else "InvalidSignatureException"
+            raise RefusalError(code, error.message, 403) from error
+        return principal
+
+    def _effect(
+        self, scope: signature.Scope, action: str, principal: Principal, body: bytes, now: float
+    ) -> dict[str, Any]:
+        world = self.world
+        function = _ACTIONS[scope.service].get(action)
+        if function is None:
+            raise not_simulated(f"the action {action} of {scope.service}")
+        if world.faults.throttling:
+            self._throttle(scope.region, action, now)
+        if is_denied(principal, f"{scope.service}:{action}"):
+            text = f"User: {arn_of(principal)} is not authorized to perform: {scope.service}:{action}"
+            raise RefusalError("AccessDeniedException", text, 403)
+        is_list = action.startswith(("Describe", "List"))
+        call = Call(
+            world=world,
+            region=scope.region,
+            action=action,
+            parameters=answers.read_request(scope.service, action, body),
+            now=now,
+            as_of=now - world.faults.lag_seconds() if is_list else now,
+        )
+        values = function(call)
+        world.settle()
+        return values
+
+    def _throttle(self, region: str, action: str, now: float) -> None:
+        """Takes a token of a bucket of one second."""
+        rate = _REQUESTS_PER_SECOND.get(action, _OTHER_REQUESTS_PER_SECOND)
+        tokens, at = self._tokens.get((region, action), (rate, now))
+        tokens = min(rate, tokens + max(0.0, now - at) * rate)
+        self._tokens[(region, action)] = (tokens - 1 if tokens >= 1 else tokens, now)
+        if tokens < 1:
+            raise RefusalError("TooManyRequestsException", "Too Many Requests", 429)
+
+
+def _unrecognized() -> RefusalError:
+    text = "The security token included in the request is invalid."
+    return RefusalError("UnrecognizedClientException", text, 403)
+
+
+def _error_of(fault: PlannedFault) -> RefusalError:
+    codes = {"InternalError": "ServerException", "Unavailable": "ServiceUnavailable"}
+    return RefusalError(codes.get(fault.code, fault.code), fault.message, fault.status)
+
+
+def _refused(error: RefusalError) -> Answer:
+    body = json.dumps({"__type": error.aws_code, "message": error.message}).encode()
+    return Answer(status=error.status, body=body, headers={"x-amzn-ErrorType": error.aws_code})

@@ -1,0 +1,290 @@
+"""Starts a simulated AWS Batch, and controls it."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from gridmill.domain.frozen import replace
+from gridmill.errors import InputError, NotFoundError
+from gridmill.ports.clock import Clock
+from gridmill.testing.clock import FakeClock
+from gridmill.testing.cloud.aws_batch import attempts
+from gridmill.testing.cloud.aws_batch.bills import bill_of
+from gridmill.testing.cloud.aws_batch.records import Environment, Instance, Job, Kind, Queue, Status
+from gridmill.testing.cloud.aws_batch.services import Services
+from gridmill.testing.cloud.aws_batch.world import World
+from gridmill.testing.cloud.batch_faults import BatchFaults
+from gridmill.testing.cloud.bill import Bill
+from gridmill.testing.cloud.containers import Image, Line
+from gridmill.testing.cloud.ec2.records import Principal
+from gridmill.testing.cloud.ec2.simulation import WallClock
+from gridmill.testing.cloud.loopback_server import LoopbackServer
+
+_TICK_SECONDS = 0.05
+
+
+class AwsBatchSimulation:
+    """A running simulated AWS Batch with one account. All its methods can be called from any thread."""
+
+    def __init__(
+        self, clock: Clock, faults: BatchFaults, images: Mapping[str, Image], seed: int, port: int
+    ) -> None:
+        self.clock = clock
+        self.faults = faults
+        self.world = World(clock, faults, images, seed, attempts.begin)
+        self.services = Services(self.world)
+        admin = self.add_user("admin")
+        self.access_key, self.secret_key = admin.access_key, admin.secret_key
+        self._server = LoopbackServer("aws-batch", self.services.answer, self._control, port)
+        self._closed = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, name="aws-batch-clock", daemon=True)
+        self._ticker.start()
+
+    @property
+    def endpoint_url(self) -> str:
+        """Returns the address of AWS Batch and CloudWatch Logs. The signature of a request names the service
+        and the region."""
+        return self._server.url
+
+    @property
+    def requests(self) -> list[tuple[float, str, str]]:
+        """Returns the time, the region and the action of each request so far."""
+        with self.world.lock:
+            return list(self.services.requests)
+
+    # what an administrator sets up
+
+    def add_image(self, name: str, image: Image) -> None:
+        """Adds a container image, or replaces it."""
+        with self.world.lock:
+            self.world.images[name] = image
+
+    def add_environment(
+        self,
+        name: str,
+        *,
+        kind: Kind = Kind.EC2,
+        max_vcpus: int = 256,
+        instance_types: tuple[str, ...] = ("optimal",),
+        region: str = "us-east-1",
+    ) -> None:
+        """Adds a managed compute environment."""
+        made = Environment(
+            name=name, region=region, kind=kind, max_vcpus=max_vcpus, instance_types=instance_types
+        )
+        with self.world.lock:
+            self.world.environments[(region, name)] = made
+
+    def change_environment(self, name: str, *, region: str = "us-east-1", **changes: Any) -> None:  # noqa: ANN401
+        """Changes fields of a compute environment, such as `is_valid=False, status_reason="…"`."""
+        with self.world.lock:
+            changed = replace(self.world.environments[(region, name)], **changes)
+            self.world.environments[(region, name)] = changed
+            self.world.needs_scheduling()
+            self.world.settle()
+
+    def add_queue(self, name: str, *environments: str, region: str = "us-east-1", priority: int = 1) -> None:
+        """Adds a job queue that uses compute environments in the given order. As AWS Batch does, it refuses
+        a queue that has Fargate and other environments."""
+        with self.world.lock:
+            kinds = {self.world.environments[(region, one)].kind.is_fargate for one in environments}
+            if len(kinds) != 1:
+                raise InputError(f"queue {name} has no environments, or Fargate and other environments")
+            made = Queue(name=name, region=region, environments=environments, priority=priority)
+            self.world.queues[(region, name)] = made
+
+    def change_queue(self, name: str, *, is_enabled: bool, region: str = "us-east-1") -> None:
+        """Enables or disables a job queue."""
+        with self.world.lock:
+            changed = replace(self.world.queues[(region, name)], is_enabled=is_enabled)
+            self.world.queues[(region, name)] = changed
+
+    def add_user(self, name: str, denied: tuple[str, ...] = ()) -> Principal:
+        """Adds a user with own credentials. `denied` are patterns of the actions that the user may not carry
+        out, such as `batch:Terminate*`."""
+        with self.world.lock:
+            principal = Principal(
+                access_key=f"AKIA{self.world.new_id(16).upper()}",
+                secret_key=self.world.new_id(40),
+                user=name,
+                denied=denied,
+            )
+            self.world.principals[principal.access_key] = principal
+            return principal
+
+    def deny(self, *patterns: str, access_key: str = "") -> None:
+        """Sets the actions that a user may not carry out. Without patterns, all actions are allowed."""
+        self._change_user(access_key, denied=patterns)
+
+    def revoke(self, access_key: str = "") -> None:
+        """Revokes the credentials of a user."""
+        self._change_user(access_key, is_revoked=True)
+
+    def restore(self, access_key: str = "") -> None:
+        """Makes revoked credentials valid again."""
+        self._change_user(access_key, is_revoked=False)
+
+    def _change_user(self, access_key: str, **changes: Any) -> None:  # noqa: ANN401  fields of Principal
+        with self.world.lock:
+            key = access_key or self.access_key
+            self.world.principals[key] = replace(self.world.principals[key], **changes)
+
+    # time
+
+    def settle(self) -> None:
+        """Makes all changes whose time has come."""
+        with self.world.lock:
+            self.world.settle()
+
+    def advance(self, seconds: float) -> None:
+        """Lets time pass. Raises InputError if the clock is not a fake one. The processes of jobs are real
+        and do not run faster."""
+        if not isinstance(self.clock, FakeClock):
+            raise InputError("the simulation uses the clock of this machine", hint="Wait instead.")
+        with self.world.lock:
+            self.clock.advance(seconds)
+            self.world.settle()
+
+    # what happens
+
+    def jobs(self) -> list[Job]:
+        """Returns all jobs, children and nodes as they really are: also those that lists do not show."""
+        with self.world.lock:
+            self.world.settle()
+            return list(self.world.jobs.all())
+
+    def job(self, job_id: str) -> Job:
+        """Returns a job as it really is. Raises NotFoundError."""
+        with self.world.lock:
+            self.world.settle()
+            return self.world.find(job_id)
+
+    def wait(self, job_id: str, *statuses: Status, timeout_seconds: float = 30.0) -> Job:
+        """Waits in real time until a job has one of the given statuses, by default until it is over, and
+        returns the job. Raises InputError after the timeout."""
+        wanted = statuses or (Status.SUCCEEDED, Status.FAILED)
+        with self.world.lock:
+            self.world.settle()
+            if not self.world.changed.wait_for(
+                lambda: self.world.find(job_id).status in wanted, timeout_seconds
+            ):
+                raise InputError(f"job {job_id} is {self.world.find(job_id).status} and not {wanted}")
+            return self.world.find(job_id)
+
+    def output(self, job_id: str) -> list[Line]:
+        """Returns the output of the present or last attempt of a job."""
+        return self.world.containers.lines(self.job(job_id).task)
+
+    def instances(self) -> list[Instance]:
+        """Returns the machines that exist now."""
+        with self.world.lock:
+            self.world.settle()
+            return list(self.world.instances.values())
+
+    def leftovers(self) -> list[str]:
+        """Returns the ids of everything that still runs or waits: jobs and instances."""
+        with self.world.lock:
+            self.world.settle()
+            jobs = [one.id for one in self.world.jobs.all() if not one.status.is_over]
+            return [*jobs, *self.world.instances]
+
+    def bill(self) -> Bill:
+        """Returns the bill of the account until now."""
+        with self.world.lock:
+            return bill_of(self.world, self.world.settle())
+
+    def reclaim(self, job_id: str) -> None:
+        """EC2 gives the Spot instance of a job its notice, and terminates it when the notice has passed."""
+        with self.world.lock:
+            attempts.reclaim_instance(self.world, self._instance_of(job_id), self.world.settle())
+            self.world.settle()
+
+    def break_host(self, job_id: str) -> None:
+        """The machine of a job dies. AWS Batch sees it after `faults.lost_after_seconds`."""
+        with self.world.lock:
+            attempts.break_instance(self.world, self._instance_of(job_id), self.world.settle())
+            self.world.settle()
+
+    def terminate_by_hand(self, job_id: str, reason: str = "Terminated in the console") -> None:
+        """Somebody terminates a job in the console of AWS."""
+        with self.world.lock:
+            now = self.world.settle()
+            attempts.cancel(self.world, self.world.find(job_id), reason, now, terminates=True)
+            self.world.settle()
+
+    def _instance_of(self, job_id: str) -> str:
+        instance_id = self.world.find(job_id).instance_id
+        if instance_id not in self.world.instances:
+            raise NotFoundError(f"job {job_id} has no instance")
+        return instance_id
+
+    def close(self) -> None:
+        """Ends the server and all jobs. The call can be repeated."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._ticker.join()
+            self._server.close()
+            self.world.containers.close()
+
+    def _tick(self) -> None:
+        # Jobs are real processes, so that changes must be made at their time even if nobody asks.
+        while not self._closed.wait(_TICK_SECONDS):
+            self.settle()
+
+    def _control(self, command: str, given: dict[str, Any]) -> Any:  # noqa: ANN401  JSON
+        match command:
+            case "faults":
+                with self.world.lock:
+                    self.faults.change(**given)
+                    return self.faults.as_json()
+            case "bill":
+                bill = self.bill()
+                items = [asdict(one) for one in bill.items]
+                return {"currency": "USD", "total_micros": bill.total_micros, "items": items}
+            case "jobs":
+                return [{"id": one.id, "status": one.status} for one in self.jobs()]
+            case "leftovers":
+                return self.leftovers()
+            case "advance":
+                self.advance(float(given["seconds"]))
+            case "reclaim":
+                self.reclaim(given["job"])
+            case "break":
+                self.break_host(given["job"])
+            case "terminate":
+                self.terminate_by_hand(given["job"])
+            case "revoke":
+                self.revoke()
+            case "restore":
+                self.restore()
+            case "deny":
+                self.deny(*given["actions"])
+            case _:
+                raise InputError(f"{command!r} is not a command of the simulation")
+        return {}
+
+
+@contextmanager
+def simulated_aws_batch(
+    *,
+    images: Mapping[str, Image],
+    clock: Clock | None = None,
+    faults: BatchFaults | None = None,
+    seed: int = 0,
+    port: int = 0,
+) -> Iterator[AwsBatchSimulation]:
+    """Starts a simulated AWS Batch for the duration of the `with` block. `images` are the container images
+    that jobs can name. It has no compute environments and queues: add them with `add_environment` and
+    `add_queue`. Without a clock, it uses the clock of this machine.
+
+    The ids and the random faults are the same for the same `seed` and the same requests. `port` is the port
+    of the server; 0 means any free port. The simulation needs the extra `aws`.
+    """
+    faults = faults or BatchFaults(seed=seed)
+    simulation = AwsBatchSimulation(clock or WallClock(), faults, images, seed, port)
+    try:
+        yield simulation
+    finally:
+        simulation.close()
