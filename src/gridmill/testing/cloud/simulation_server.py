@@ -23,6 +23,7 @@ class Answer:
     status: int
     body: bytes | None
     content_type: str = JSON
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 Respond = Callable[[str, str, Mapping[str, str], bytes], Answer]
@@ -117,6 +118,8 @@ def _handler(respond: Respond, control: Control) -> type[BaseHTTPRequestHandler]
                 return
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.content_type)
+            for name, value in answer.headers:
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()
             self.wfile.write(answer.body)

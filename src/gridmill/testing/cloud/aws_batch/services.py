@@ -11,12 +11,12 @@ from typing import Any
 from gridmill.testing.cloud.aws_batch import answers, definitions, requests, submissions
 from gridmill.testing.cloud.aws_batch.call import Call
 from gridmill.testing.cloud.aws_batch.world import World
-from gridmill.testing.cloud.cloud_faults import Outcome, PlannedFault
+from gridmill.testing.cloud.cloud_faults import PlannedFault
 from gridmill.testing.cloud.ec2 import catalogue, signature
 from gridmill.testing.cloud.ec2.records import Principal
 from gridmill.testing.cloud.ec2.refusal import RefusalError, not_simulated
 from gridmill.testing.cloud.ec2.services import arn_of, is_denied
-from gridmill.testing.cloud.loopback_server import NO_ANSWER, Answer
+from gridmill.testing.cloud.simulation_server import NO_ANSWER, Answer, with_fault
 
 _ACTIONS: Mapping[str, Mapping[str, Callable[[Call], dict[str, Any]]]] = {
     "batch": {
@@ -42,8 +42,6 @@ class Services:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.requests: list[tuple[float, str, str]] = []
-        """The time, the region and the action of each request, for tests of rates."""
         self._tokens: dict[tuple[str, str], tuple[float, float]] = {}
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -66,21 +64,17 @@ class Services:
         body: bytes,
     ) -> Answer:
         now = self.world.settle()
-        self.requests.append((now, scope.region, action))
+        self.world.requests.append((now, scope.region, action))
         if scope.region in self.world.faults.regions_down:
             return NO_ANSWER
         principal = self._authenticated(scope, method, path, headers, body)
         fault = self.world.faults.next_fault(action, scope.region, scope.access_key)
-        if fault is not None and fault.outcome == Outcome.LOST_BEFORE:
-            return NO_ANSWER
-        if fault is not None and fault.outcome == Outcome.ERROR:
-            return _refused(_error_of(fault))
-        values = self._effect(scope, action, principal, body, now)
-        if fault is not None and fault.outcome == Outcome.LOST:
-            return NO_ANSWER
-        if fault is not None:
-            return _refused(_error_of(fault))
-        return Answer(status=200, body=answers.write_answer(scope.service, action, values))
+
+        def effect() -> Answer:
+            values = self._effect(scope, action, principal, body, now)
+            return Answer(status=200, body=answers.write_answer(scope.service, action, values))
+
+        return with_fault(fault, effect, lambda one: _refused(_error_of(one)))
 
     def _authenticated(
         self, scope: signature.Scope, method: str, path: str, headers: Mapping[str, str], body: bytes
@@ -151,4 +145,4 @@ def _error_of(fault: PlannedFault) -> RefusalError:
 
 def _refused(error: RefusalError) -> Answer:
     body = json.dumps({"__type": error.aws_code, "message": error.message}).encode()
-    return Answer(status=error.status, body=body, headers={"x-amzn-ErrorType": error.aws_code})
+    return Answer(status=error.status, body=body, headers=(("x-amzn-ErrorType", error.aws_code),))

@@ -1,65 +1,44 @@
 """Starts a simulated AWS Batch, and controls it."""
 
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 from gridmill.domain.frozen import replace
 from gridmill.errors import InputError, NotFoundError
 from gridmill.ports.clock import Clock
-from gridmill.testing.clock import FakeClock
 from gridmill.testing.cloud.aws_batch import attempts
 from gridmill.testing.cloud.aws_batch.bills import bill_of
 from gridmill.testing.cloud.aws_batch.records import Environment, Instance, Job, Kind, Queue, Status
 from gridmill.testing.cloud.aws_batch.services import Services
 from gridmill.testing.cloud.aws_batch.world import World
 from gridmill.testing.cloud.batch_faults import BatchFaults
+from gridmill.testing.cloud.batch_world import BatchSimulation
 from gridmill.testing.cloud.bill import Bill
 from gridmill.testing.cloud.containers import Image, Line
 from gridmill.testing.cloud.ec2.records import Principal
-from gridmill.testing.cloud.ec2.simulation import WallClock
-from gridmill.testing.cloud.loopback_server import LoopbackServer
-
-_TICK_SECONDS = 0.05
+from gridmill.testing.cloud.simulation_server import Answer
+from gridmill.testing.cloud.wire_simulation import WallClock
 
 
-class AwsBatchSimulation:
-    """A running simulated AWS Batch with one account. All its methods can be called from any thread."""
+class AwsBatchSimulation(BatchSimulation):
+    """A running simulated AWS Batch with one account. All its methods can be called from any thread.
+    `endpoint_url` is the address of AWS Batch and of CloudWatch Logs: the signature of a request names the
+    service and the region."""
 
     def __init__(
         self, clock: Clock, faults: BatchFaults, images: Mapping[str, Image], seed: int, port: int
     ) -> None:
-        self.clock = clock
-        self.faults = faults
         self.world = World(clock, faults, images, seed, attempts.begin)
         self.services = Services(self.world)
         admin = self.add_user("admin")
         self.access_key, self.secret_key = admin.access_key, admin.secret_key
-        self._server = LoopbackServer("aws-batch", self.services.answer, self._control, port)
-        self._closed = threading.Event()
-        self._ticker = threading.Thread(target=self._tick, name="aws-batch-clock", daemon=True)
-        self._ticker.start()
+        super().__init__("aws-batch", self.world, port)
 
-    @property
-    def endpoint_url(self) -> str:
-        """Returns the address of AWS Batch and CloudWatch Logs. The signature of a request names the service
-        and the region."""
-        return self._server.url
-
-    @property
-    def requests(self) -> list[tuple[float, str, str]]:
-        """Returns the time, the region and the action of each request so far."""
-        with self.world.lock:
-            return list(self.services.requests)
+    def _respond(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        return self.services.answer(method, path, headers, body)
 
     # what an administrator sets up
-
-    def add_image(self, name: str, image: Image) -> None:
-        """Adds a container image, or replaces it."""
-        with self.world.lock:
-            self.world.images[name] = image
 
     def add_environment(
         self,
@@ -131,22 +110,6 @@ class AwsBatchSimulation:
             key = access_key or self.access_key
             self.world.principals[key] = replace(self.world.principals[key], **changes)
 
-    # time
-
-    def settle(self) -> None:
-        """Makes all changes whose time has come."""
-        with self.world.lock:
-            self.world.settle()
-
-    def advance(self, seconds: float) -> None:
-        """Lets time pass. Raises InputError if the clock is not a fake one. The processes of jobs are real
-        and do not run faster."""
-        if not isinstance(self.clock, FakeClock):
-            raise InputError("the simulation uses the clock of this machine", hint="Wait instead.")
-        with self.world.lock:
-            self.clock.advance(seconds)
-            self.world.settle()
-
     # what happens
 
     def jobs(self) -> list[Job]:
@@ -165,13 +128,8 @@ class AwsBatchSimulation:
         """Waits in real time until a job has one of the given statuses, by default until it is over, and
         returns the job. Raises InputError after the timeout."""
         wanted = statuses or (Status.SUCCEEDED, Status.FAILED)
-        with self.world.lock:
-            self.world.settle()
-            if not self.world.changed.wait_for(
-                lambda: self.world.find(job_id).status in wanted, timeout_seconds
-            ):
-                raise InputError(f"job {job_id} is {self.world.find(job_id).status} and not {wanted}")
-            return self.world.find(job_id)
+        self._wait_until(lambda: self.world.find(job_id).status, wanted, timeout_seconds)
+        return self.job(job_id)
 
     def output(self, job_id: str) -> list[Line]:
         """Returns the output of the present or last attempt of a job."""
@@ -220,50 +178,16 @@ class AwsBatchSimulation:
             raise NotFoundError(f"job {job_id} has no instance")
         return instance_id
 
-    def close(self) -> None:
-        """Ends the server and all jobs. The call can be repeated."""
-        if not self._closed.is_set():
-            self._closed.set()
-            self._ticker.join()
-            self._server.close()
-            self.world.containers.close()
-
-    def _tick(self) -> None:
-        # Jobs are real processes, so that changes must be made at their time even if nobody asks.
-        while not self._closed.wait(_TICK_SECONDS):
-            self.settle()
-
-    def _control(self, command: str, given: dict[str, Any]) -> Any:  # noqa: ANN401  JSON
-        match command:
-            case "faults":
-                with self.world.lock:
-                    self.faults.change(**given)
-                    return self.faults.as_json()
-            case "bill":
-                bill = self.bill()
-                items = [asdict(one) for one in bill.items]
-                return {"currency": "USD", "total_micros": bill.total_micros, "items": items}
-            case "jobs":
-                return [{"id": one.id, "status": one.status} for one in self.jobs()]
-            case "leftovers":
-                return self.leftovers()
-            case "advance":
-                self.advance(float(given["seconds"]))
-            case "reclaim":
-                self.reclaim(given["job"])
-            case "break":
-                self.break_host(given["job"])
-            case "terminate":
-                self.terminate_by_hand(given["job"])
-            case "revoke":
-                self.revoke()
-            case "restore":
-                self.restore()
-            case "deny":
-                self.deny(*given["actions"])
-            case _:
-                raise InputError(f"{command!r} is not a command of the simulation")
-        return {}
+    def _commands(self) -> Mapping[str, Callable[[dict[str, Any]], Any]]:
+        return {
+            "jobs": lambda _: [{"id": one.id, "status": one.status} for one in self.jobs()],
+            "reclaim": lambda given: self.reclaim(given["job"]),
+            "break": lambda given: self.break_host(given["job"]),
+            "terminate": lambda given: self.terminate_by_hand(given["job"]),
+            "revoke": lambda _: self.revoke(),
+            "restore": lambda _: self.restore(),
+            "deny": lambda given: self.deny(*given["actions"]),
+        }
 
 
 @contextmanager

@@ -4,15 +4,12 @@ Sources: https://docs.aws.amazon.com/batch/latest/userguide/job_states.html and
 https://docs.aws.amazon.com/batch/latest/userguide/job_queues.html
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from random import Random
 
 from gridmill.domain.frozen import replace
 from gridmill.errors import NotFoundError
 from gridmill.ports.clock import Clock
-from gridmill.testing.cloud.agenda import Agenda
 from gridmill.testing.cloud.aws_batch.placement import Fleet, Place, decide_place
 from gridmill.testing.cloud.aws_batch.records import (
     Definition,
@@ -23,7 +20,8 @@ from gridmill.testing.cloud.aws_batch.records import (
     Status,
 )
 from gridmill.testing.cloud.batch_faults import BatchFaults
-from gridmill.testing.cloud.containers import Containers, Image
+from gridmill.testing.cloud.batch_world import BatchWorld
+from gridmill.testing.cloud.containers import Image
 from gridmill.testing.cloud.ec2 import catalogue
 from gridmill.testing.cloud.ec2.catalogue import InstanceType
 from gridmill.testing.cloud.ec2.records import Principal
@@ -42,22 +40,14 @@ Begin = Callable[["World", Job, Sequence[Job]], None]
 """Plans the start of a job, or of the nodes of a job, that have got their places."""
 
 
-class World:
-    """All resources of one account. Its methods must be called with `lock`. `changed` is notified when a job
-    has a new status."""
+class World(BatchWorld):
+    """All resources of one account. Its methods must be called with `lock`."""
 
     def __init__(
         self, clock: Clock, faults: BatchFaults, images: Mapping[str, Image], seed: int, begin: "Begin"
     ) -> None:
+        super().__init__(clock, faults, images, seed)
         self._begin = begin
-        self.clock = clock
-        self.faults = faults
-        self.images = dict(images)
-        self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
-        self.agenda = Agenda()
-        self.random = Random(seed)
-        self.containers = Containers(clock)
         self.principals: dict[str, Principal] = {}
         self.environments: dict[tuple[str, str], Environment] = {}
         self.queues: dict[tuple[str, str], Queue] = {}
@@ -73,22 +63,9 @@ class World:
         self._is_dirty = False
         self._scheduled_at = 0.0
 
-    def now(self) -> float:
-        """Returns the time of the simulation, as Unix time in seconds."""
-        return self.clock.now()
-
     def wall_time(self) -> float:
         """Returns the clock that signatures are compared with: the clock of this machine, which signs."""
         return time.time() + self.faults.clock_ahead_seconds
-
-    def new_id(self, digits: int = 32) -> str:
-        """Returns a random number with so many hexadecimal digits."""
-        return f"{self.random.getrandbits(4 * digits):0{digits}x}"
-
-    def new_uuid(self) -> str:
-        """Returns a random id in the format of a job id."""
-        text = self.new_id()
-        return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
     def settle(self) -> float:
         """Makes all changes whose time has come, places jobs, and returns the time."""
