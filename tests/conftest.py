@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,8 +65,26 @@ LONGEST_FIRST = (
 """Files that take minutes. Workers take whole files in this order: none is left alone with one at the end."""
 
 
+_BEGAN = time.monotonic()
 _RUN = pytest.StashKey[left_behind.Run]()
 _LEFT = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The time that a run may take on a machine of unknown speed."""
+    parser.addoption(
+        "--minutes", type=float, help="skip the tests whose turn comes after so many minutes, and count them"
+    )
+    parser.addoption(
+        "--first", type=int, help="begin with this file, counted from 0, and not with the longest"
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what is late. Fixtures of the session are not made for it."""
+    minutes = item.config.getoption("minutes")
+    if minutes is not None and time.monotonic() - _BEGAN > minutes * 60:
+        pytest.skip(f"its turn came after the {minutes:g} minutes of this run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -135,9 +154,15 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files, then those that start real processes, then the quick ones."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest files, then those that start real processes, then the quick ones. `--first` begins with
+    another file and ends with the one before it, so that runs with `--minutes` skip different tests."""
     folder = Path(__file__).parent
+    if (first := config.getoption("first")) is not None:
+        files = sorted({item.path for item in items})
+        turns = {path: (number - first) % len(files) for number, path in enumerate(files)}
+        items.sort(key=lambda item: turns[item.path])
+        return
 
     def place(item: pytest.Item) -> tuple[int, bool]:
         name = item.path.relative_to(folder).as_posix()
