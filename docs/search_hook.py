@@ -5,6 +5,7 @@ from mkdocs.structure.pages import Page
 BOOSTS = {
     "how-to/": 4.0,
     "how-to/rent-a-machine": 1.0,
+    "how-to/rent-from-lambda": 1.0,
     "quickstart": 4.0,
     "concepts": 2.0,
     "adr/": 0.05,

@@ -44,6 +44,8 @@ SecretName = Annotated[
         show_default=False,
     ),
 ]
+_SECRETS = {"lambda": "api_key"}
+"""The setting with the name of the secret, by the kind of the provider."""
 _POLICY = "see `Rent machines from Amazon EC2` in the documentation"
 HEAD = ("cloud provider", "kind", "regions", "credentials", "machines at most")
 
@@ -57,13 +59,13 @@ class ProviderOptions:
     access_key_id: str | None
     secret: str | None
 
-    def settings(self) -> dict[str, str]:
-        """Return the settings for the given options."""
+    def settings(self, kind: str) -> dict[str, str]:
+        """Return the settings of a provider of this kind for the given options."""
         given = {
             "regions": self.region,
             "profile": self.profile,
             "access_key_id": self.access_key_id,
-            "secret_access_key": self.secret,
+            _SECRETS.get(kind, "secret_access_key"): self.secret,
         }
         return {name: value for name, value in given.items() if value}
 
@@ -143,7 +145,9 @@ def provider_row(site: Site) -> tuple[object, ...]:
     """Return the table cells of a cloud provider."""
     settings = site.settings
     key = settings.get("access_key_id", "")
-    credentials = settings.get("profile") or (f"key {key}" if key else "from the environment")
+    secret = settings.get("api_key", "")
+    named = settings.get("profile") or (f"secret {secret}" if secret else "")
+    credentials = named or (f"key {key}" if key else "from the environment")
     return (
         site.name,
         settings.get("provider", ""),

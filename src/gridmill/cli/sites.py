@@ -94,7 +94,7 @@ def add(
     kind: Annotated[
         str | None,
         typer.Option(
-            metavar="ray|slurm|aws",
+            metavar="ray|slurm|aws|lambda",
             help="Kind of the site or of the cloud provider. Default for a cloud provider: its name.",
             show_default=False,
         ),
@@ -146,7 +146,7 @@ def add(
         raise InputError("only a secret is read from a file", place="--file")
     settings = {**read_settings(set or ()), **bucket_settings(export, shared, endpoint)}
     if what == Addable.CLOUDPROVIDER:
-        return add_provider(context, name, kind, {**settings, **options.settings()}, json)
+        return add_provider(context, name, kind, {**settings, **options.settings(kind or name)}, json)
     if what == Addable.CLUSTER:
         host = host_of(context)
         site = _cluster(host, name, kind, controller, address, settings)

@@ -164,6 +164,14 @@ def test_a_provider_is_checked_stored_listed_and_removed(cli: Cli):
     assert cli("show", "cloudprovider", "local") != 0
 
 
+def test_the_secret_of_lambda_is_its_api_key(cli: Cli):
+    assert cli("add", "cloudprovider", "lambda", "--secret", "lambda-key") == 0
+    site = cli.json("show", "cloudprovider", "lambda")
+    assert site["settings"] == {"provider": "lambda", "api_key": "lambda-key"}
+    assert cli("list", "cloudproviders") == 0
+    assert "secret lambda-key" in cli.out
+
+
 def test_options_of_providers_are_refused_for_other_nouns(cli: Cli):
     assert cli("add", "site", "lab", "--kind", "slurm", "--region", "us-") == 2
     assert "a site has no --region" in cli.err

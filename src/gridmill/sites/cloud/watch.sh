@@ -35,7 +35,8 @@ finish() {  # repeated in each round, because a shutdown may hang
     echo "gridmill: this machine ends itself: $1" >&2
     rounds=$((rounds + 1))
     store "$RUN/rounds" "$rounds"
-    ROUND=$rounds sh -c "$END"
+    # not as an argument, because every process can read the arguments of others, and END may have a credential
+    printf '%s\n' "$END" | ROUND=$rounds sh
 }
 
 now=$(uptime)

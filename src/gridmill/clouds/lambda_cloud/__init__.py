@@ -1,0 +1,1 @@
+"""Lambda Cloud of Lambda (lambda.ai)."""

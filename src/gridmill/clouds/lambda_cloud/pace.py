@@ -1,0 +1,99 @@
+"""The rate at which Lambda Cloud is called.
+
+Source: "Rate limiting" in the documentation of the Lambda Cloud API: one request per second, and one request
+to launch machines per 12 seconds. Each account has these limits, not each process: a second control node of
+the account may use them up, so that the provider still refuses calls, which are then held back for the time
+that the provider names.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from gridmill.errors import UnavailableError
+
+CALL_SECONDS, LAUNCH_SECONDS = 1.05, 12.5
+"""The time between two calls, and between two launches: a little more than the limits, because the time that
+a request needs on its way differs."""
+LONGEST_WAIT_SECONDS = 30.0
+"""A call that would have to wait longer fails, and is repeated by the control node."""
+
+
+class Pace:
+    """Makes calls wait for their turn. Several threads use one object, in the order of their calls.
+    `monotonic` is a clock in seconds, and `pause` waits for a number of seconds."""
+
+    def __init__(
+        self,
+        monotonic: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.monotonic, self.pause = monotonic, pause
+        self._lock = threading.Lock()
+        # an earlier process may have sent a call just before it ended
+        self._next_call = monotonic() + CALL_SECONDS
+        self._next_launch = monotonic() + LAUNCH_SECONDS
+        self._waiting = 0
+        """The number of launches that wait."""
+
+    def wait(self, place: str, *, is_launch: bool = False) -> None:
+        """Wait until a call may be sent. Raises UnavailableError if that takes too long; then nothing was
+        sent."""
+        if is_launch:
+            self._wait_for_launch(place)
+        else:
+            self._wait_until(self._call_turn(place))
+
+    def hold(self, seconds: float, *, is_launch: bool = False) -> None:
+        """Send no call, or no launch, for the next seconds, because the provider has refused one."""
+        until = self.monotonic() + seconds
+        with self._lock:
+            if is_launch:
+                self._next_launch = max(self._next_launch, until)
+            else:
+                self._next_call = max(self._next_call, until)
+
+    def _wait_for_launch(self, place: str) -> None:
+        with self._lock:
+            _turn(self._next_launch + self._waiting * LAUNCH_SECONDS, self.monotonic(), place)
+            self._waiting += 1
+        try:
+            while (turn := self._launch_turn(place)) is None:
+                self._wait_until(self._next_launch)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+        self._wait_until(turn)
+
+    def _launch_turn(self, place: str) -> float | None:
+        """Return the turn of a launch, or None if no launch is permitted now. Calls are sent between two
+        launches, so that a launch takes no turn before its time."""
+        with self._lock:
+            now = self.monotonic()
+            if now < self._next_launch:
+                return None
+            turn = _turn(self._next_call, now, place)
+            self._next_call, self._next_launch = turn + CALL_SECONDS, turn + LAUNCH_SECONDS
+        return turn
+
+    def _call_turn(self, place: str) -> float:
+        with self._lock:
+            turn = _turn(self._next_call, self.monotonic(), place)
+            self._next_call = turn + CALL_SECONDS
+        return turn
+
+    def _wait_until(self, turn: float) -> None:
+        seconds = turn - self.monotonic()
+        if seconds > 0:
+            self.pause(seconds)
+
+
+def _turn(free: float, now: float, place: str) -> float:
+    turn = max(free, now)
+    if turn - now > LONGEST_WAIT_SECONDS:
+        raise UnavailableError(
+            f"Lambda Cloud permits too few calls: the next one is permitted in {turn - now:.0f} s",
+            hint="Gridmill repeats the call.",
+            place=place,
+        )
+    return turn
