@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,7 +29,7 @@ from gridmill.clouds.lambda_cloud.requests import LambdaRequests, RateError
 from gridmill.clouds.lambda_cloud.self_end import end_command
 from gridmill.clouds.lambda_cloud.settings import LambdaSettings, read_settings
 from gridmill.domain.amounts import GIB, show_bytes
-from gridmill.domain.frozen import replace
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.machine import Leftover, Machine, MachineState, Offer, ProviderTraits, SelfEnd
 from gridmill.errors import (
     ConflictError,
