@@ -76,6 +76,7 @@ class Containers:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
         self._is_closing = False
+        self._death_signal = _DEATH_SIGNAL if shutil.which(_DEATH_SIGNAL[0]) else ()
         # One thread starts all processes: the signal at the death of the parent is sent if that thread ends.
         self._thread = threading.Thread(target=self._run, name="containers", daemon=True)
         self._thread.start()
@@ -109,8 +110,9 @@ class Containers:
     # all that follows is called on the thread of the containers
 
     def _order(self, order: Callable[[], None]) -> None:
-        self._orders.put(order)
-        os.eventfd_write(self._wake_fd, 1)
+        if not self._is_closing:
+            self._orders.put(order)
+            os.eventfd_write(self._wake_fd, 1)
 
     def _run(self) -> None:
         while not self._is_closing:
@@ -134,10 +136,9 @@ class Containers:
         (folder / "tmp").mkdir(parents=True)
         home = {"PATH": _PATH, "HOSTNAME": id, "HOME": str(folder), "TMPDIR": str(folder / "tmp")}
         argv = (*image.entry_point, *command)
-        death = _DEATH_SIGNAL if shutil.which(_DEATH_SIGNAL[0]) else ()
         try:
             process = subprocess.Popen(
-                (*death, *argv),
+                (*self._death_signal, *argv),
                 cwd=folder,
                 env=home | dict(image.environment) | dict(environment),
                 stdin=subprocess.DEVNULL,
