@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := $(BIN)/python -m
 READY := .venv/.ready
-EXTRAS := data,learning,postgresql,mysql,objects,aws,streams,images,ray,examples,dev
+EXTRAS := data,learning,postgresql,mysql,objects,aws,gcp,streams,images,ray,examples,dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

@@ -80,6 +80,7 @@ contacted."""
 CLOUDS: Mapping[str, str] = {
     "aws": "gridmill.clouds.aws.cloud:make",
     "lambda": "gridmill.clouds.lambda_cloud.cloud:make",
+    "gcp": "gridmill.clouds.gcp.cloud:make",
     "simulated": "gridmill.testing.cloud.provider:make",
 }
 """The functions that open an account at a provider of machines, by the kind of the provider. Each of these
@@ -88,6 +89,7 @@ and returns a CloudPort."""
 CLOUD_SETTINGS: Mapping[str, str] = {
     "aws": "gridmill.clouds.aws.settings:known_settings",
     "lambda": "gridmill.clouds.lambda_cloud.settings:known_settings",
+    "gcp": "gridmill.clouds.gcp.settings:known_settings",
     "simulated": "gridmill.testing.cloud.provider:known_settings",
 }
 """The functions that return the names of the settings of a provider with their descriptions, by the kind of

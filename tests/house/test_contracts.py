@@ -61,6 +61,8 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
     "kinds-of-clouds": (
         ("gridmill.clouds.aws.bad", "gridmill.sites.cloud.boot"),
         ("gridmill.clouds.lambda_cloud.bad", "gridmill.clouds.aws.launch"),
+        ("gridmill.clouds.aws.bad", "gridmill.clouds.gcp.launch"),
+        ("gridmill.clouds.gcp.bad", "gridmill.clouds.aws.launch"),
         ("gridmill.sites.cloud.bad", "gridmill.clouds.aws.cloud"),
     ),
     "clouds": (

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CALLED = {"yaml": "pyyaml", "sklearn": "scikit-learn", "PIL": "pillow"}
+CALLED = {"yaml": "pyyaml", "sklearn": "scikit-learn", "PIL": "pillow", "google": "google-auth"}
 CARRIED = {
     "starlette": "fastapi",
     "anyio": "fastapi",

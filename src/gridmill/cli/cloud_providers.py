@@ -44,9 +44,14 @@ SecretName = Annotated[
         show_default=False,
     ),
 ]
-_SECRETS = {"lambda": "api_key"}
+_SECRETS = {"gcp": "service_account_key", "lambda": "api_key"}
 """The setting with the name of the secret, by the kind of the provider."""
-_POLICY = "see `Rent machines from Amazon EC2` in the documentation"
+_PAGES = {
+    "aws": "Rent machines from Amazon EC2",
+    "gcp": "Rent machines from Google Compute Engine",
+    "lambda": "Rent machines from Lambda Cloud",
+}
+"""The page of the documentation that lists the rights, by the kind of the provider."""
 HEAD = ("cloud provider", "kind", "regions", "credentials", "machines at most")
 
 
@@ -96,7 +101,7 @@ def add_provider(
     if as_json:
         return emit({"site": stored, "check": check})
     print(f"cloud provider {name} ({stored.settings['provider']}): account {check.account}")
-    print_check(check, name)
+    print_check(check, name, stored.settings["provider"])
     return None
 
 
@@ -107,12 +112,14 @@ def _stored(client: Client, site: Site) -> Site:
     return client.grid.add_site(site, replace=is_same_kind)
 
 
-def print_check(check: AccountCheck, name: str) -> None:
-    """Print the missing rights and the quotas of an account, with what to do about them."""
+def print_check(check: AccountCheck, name: str, kind: str) -> None:
+    """Print the missing rights and the quotas of an account at a provider of this kind, with what to do
+    about them."""
     for right in check.missing_rights:
         print_error(f"missing right: {right}")
     if check.missing_rights:
-        print_error(f"add them to the policy of the credentials: {_POLICY}")
+        page = f"see `{_PAGES[kind]}` in the documentation" if kind in _PAGES else "see its documentation"
+        print_error(f"add them to the policy or the role of the credentials: {page}")
     rows = [quota_row(quota) for quota in sorted(check.quotas, key=_order)]
     if not rows:
         return print_error("the quotas are unknown: Gridmill finds out when it rents a machine")
@@ -145,7 +152,7 @@ def provider_row(site: Site) -> tuple[object, ...]:
     """Return the table cells of a cloud provider."""
     settings = site.settings
     key = settings.get("access_key_id", "")
-    secret = settings.get("api_key", "")
+    secret = next((settings[name] for name in _SECRETS.values() if settings.get(name)), "")
     named = settings.get("profile") or (f"secret {secret}" if secret else "")
     credentials = named or (f"key {key}" if key else "from the environment")
     return (

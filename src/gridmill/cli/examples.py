@@ -42,6 +42,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "add site lab --kind slurm --set partition=gpu",
         "add cluster gpu-farm --controller 10.1.0.7:8700 --join -",
         "add cloudprovider aws --region us- --profile gridmill",
+        "add cloudprovider gcp --region us- --secret gcp-key",
     ),
     "nodes": ("nodes", "nodes --json"),
     "configure": (

@@ -94,7 +94,7 @@ def add(
     kind: Annotated[
         str | None,
         typer.Option(
-            metavar="ray|slurm|aws|lambda",
+            metavar="ray|slurm|aws|gcp|lambda",
             help="Kind of the site or of the cloud provider. Default for a cloud provider: its name.",
             show_default=False,
         ),

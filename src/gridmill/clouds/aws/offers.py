@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gridmill.clouds.aws.launch import PROVIDER
-from gridmill.clouds.aws.offer_cache import CachedOffers, read_cache, write_cache
 from gridmill.clouds.aws.requests import AwsRequests
+from gridmill.clouds.offer_cache import CachedOffers, read_cache, write_cache
 from gridmill.domain.amounts import MIB
 from gridmill.domain.frozen import replace
 from gridmill.domain.lease import MICROS
@@ -71,7 +71,7 @@ class Offers:
         with self._lock:
             cached = self._known.get(region)
         if cached is None and self._folder is not None:
-            cached = read_cache(self._folder, region)
+            cached = read_cache(self._folder, PROVIDER, region)
         # a cache from the future was written with a wrong clock
         if cached is None or not 0 <= now - cached.read < CACHE_SECONDS:
             return None
@@ -81,7 +81,7 @@ class Offers:
         with self._lock:
             self._known[region] = cached
         if self._folder is not None:
-            write_cache(self._folder, region, cached)
+            write_cache(self._folder, PROVIDER, region, cached)
 
     def _read(self, region: str) -> tuple[CachedOffers, bool]:
         """Ask the provider. Return the offers, and whether prices could be read."""

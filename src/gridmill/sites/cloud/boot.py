@@ -143,6 +143,12 @@ _LOGIN = """cd /etc/ssh/sshd_config.d || exit 0
 printf 'PermitRootLogin prohibit-password\\nPasswordAuthentication no\\n' > 00-gridmill.conf
 """
 """Some images permit the login of root only with a forced command."""
+_HOST_KEY = """grep -qs Google /sys/class/dmi/id/product_name || exit 0
+grep -qs '^set_host_keys = false' /etc/default/instance_configs.cfg && exit 0
+printf '\\n[InstanceSetup]\\nset_host_keys = false\\n' >> /etc/default/instance_configs.cfg
+"""
+"""The guest agent of Google replaces the host keys of the SSH server at the first boot, also those of
+cloud-init, unless its configuration forbids it (guest-agent, README, section "Configuration")."""
 
 
 def arm_script(watch: WatchSettings, folder: str = WATCH) -> str:
@@ -164,7 +170,7 @@ def user_data(watch: WatchSettings, keys: MachineKeys) -> str:
     commands of `bootcmd` run early in every boot. The SSH server gets its host key from the document, so
     that no connection has to trust an unknown key."""
     config = {
-        "bootcmd": [["sh", "-c", arm_script(watch)], ["sh", "-c", _LOGIN], ["sh", "-c", _METADATA]],
+        "bootcmd": [["sh", "-c", one] for one in (arm_script(watch), _LOGIN, _METADATA, _HOST_KEY)],
         "disable_root": False,
         "ssh_pwauth": False,
         "ssh_deletekeys": True,

@@ -1,8 +1,8 @@
 import json
 from datetime import UTC, datetime
 
-from gridmill.clouds.aws.offer_cache import CachedOffers, read_cache, write_cache
 from gridmill.clouds.aws.offers import micros_of, offers_of, on_demand_prices, spot_prices
+from gridmill.clouds.offer_cache import CachedOffers, read_cache, write_cache
 
 G5 = {
     "InstanceType": "g5.xlarge",
@@ -81,8 +81,8 @@ def test_the_spot_price_is_the_newest_of_each_zone_and_the_highest_of_the_region
 
 def test_cached_offers_are_read_again_and_a_damaged_cache_counts_as_missing(tmp_path):
     offers = offers_of("us-east-1", [G5], {"g5.xlarge": ("us-east-1a",)}, {}, {})
-    write_cache(tmp_path / "cache", "us-east-1", CachedOffers(read=5.0, offers=offers))
-    assert read_cache(tmp_path / "cache", "us-east-1") == CachedOffers(read=5.0, offers=offers)
-    assert read_cache(tmp_path / "cache", "us-west-2") is None
+    write_cache(tmp_path / "cache", "aws", "us-east-1", CachedOffers(read=5.0, offers=offers))
+    assert read_cache(tmp_path / "cache", "aws", "us-east-1") == CachedOffers(read=5.0, offers=offers)
+    assert read_cache(tmp_path / "cache", "aws", "us-west-2") is None
     (tmp_path / "cache" / "aws-us-east-1.json").write_text('{"read": 5')
-    assert read_cache(tmp_path / "cache", "us-east-1") is None
+    assert read_cache(tmp_path / "cache", "aws", "us-east-1") is None

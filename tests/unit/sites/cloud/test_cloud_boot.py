@@ -240,6 +240,26 @@ def _metadata_script() -> str:
     return commands[2][2]
 
 
+def test_the_guest_agent_of_google_keeps_the_host_key(tmp_path):
+    watch = WatchSettings(dead_man_seconds=900, cap_seconds=14400)
+    script = json.loads(user_data(watch, KEYS).partition("\n")[2])["bootcmd"][3][2]
+    product, config = tmp_path / "product_name", tmp_path / "instance_configs.cfg"
+    script = script.replace("/sys/class/dmi/id/product_name", str(product))
+    script = script.replace("/etc/default/instance_configs.cfg", str(config))
+    subprocess.run(["sh", "-c", script], check=True)
+    assert not config.exists()
+    product.write_text("Google Compute Engine\n")
+    config.write_text("[Daemons]\nclock_skew_daemon = true")
+    for _ in range(2):
+        subprocess.run(["sh", "-c", script], check=True)
+    assert config.read_text().splitlines() == [
+        "[Daemons]",
+        "clock_skew_daemon = true",
+        "[InstanceSetup]",
+        "set_host_keys = false",
+    ]
+
+
 @pytest.mark.parametrize(
     ("works", "called", "warns"),
     [

@@ -1,4 +1,4 @@
-"""The cache of offers on the disk: a file for each region. A damaged file counts as missing."""
+"""The cache of offers on the disk: a file for each provider and region. A damaged file counts as missing."""
 
 import contextlib
 from pathlib import Path
@@ -20,20 +20,20 @@ class CachedOffers:
     spot_read: float = 0.0
 
 
-def read_cache(folder: Path, region: str) -> CachedOffers | None:
-    """Read the cached offers of a region, or return None if there are none that can be read."""
+def read_cache(folder: Path, provider: str, region: str) -> CachedOffers | None:
+    """Read the cached offers of a provider in a region, or return None if there are none that can be read."""
     try:
-        return decode(_path(folder, region).read_bytes(), CachedOffers)
+        return decode(_path(folder, provider, region).read_bytes(), CachedOffers)
     except (OSError, InputError):
         return None
 
 
-def write_cache(folder: Path, region: str, cached: CachedOffers) -> None:
+def write_cache(folder: Path, provider: str, region: str, cached: CachedOffers) -> None:
     """Write the offers of a region. If the disk is full or read-only, nothing is cached."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        write_private(_path(folder, region), encode(cached))
+        write_private(_path(folder, provider, region), encode(cached))
 
 
-def _path(folder: Path, region: str) -> Path:
-    return folder / f"aws-{region}.json"
+def _path(folder: Path, provider: str, region: str) -> Path:
+    return folder / f"{provider}-{region}.json"
