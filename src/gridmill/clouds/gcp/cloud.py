@@ -93,7 +93,7 @@ class GcpCloud:
         self._settings, self._launch_seconds = settings, launch_seconds
         self._requests = GcpRequests(settings, read_again, transport)
         self._offers = Offers(self._requests, settings.cache_folder)
-        self._firewalls = Firewalls(self._requests, settings)
+        self._firewalls = Firewalls(self._requests, settings, launch_seconds)
         self._images: dict[tuple[str, str], tuple[float, Image]] = {}
         self._zones: tuple[float, Mapping[str, tuple[str, ...]]] = (0.0, {})
         self._rights_known: float | None = None

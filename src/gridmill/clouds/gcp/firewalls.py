@@ -13,13 +13,12 @@ from gridmill.clouds.gcp.launch import described, description_of, time_of
 from gridmill.clouds.gcp.requests import GcpRequests
 from gridmill.clouds.gcp.settings import GcpSettings
 from gridmill.domain.machine import Leftover
-from gridmill.errors import ConflictError, InputError, UnavailableError
+from gridmill.errors import ConflictError, InputError
 from gridmill.ports.cloud import LaunchRequest
 
 KIND = "firewall-rule"
 GLOBAL = "global"
 _PREFIX = "gridmill-ssh-"
-_WAIT_SECONDS = 60.0
 
 
 def rule_name(owner: str, lease: str) -> str:
@@ -52,13 +51,14 @@ def rule_body(request: LaunchRequest, network: str, sources: Iterable[str]) -> d
 class Firewalls:
     """Creates, lists and deletes the rules of leases."""
 
-    def __init__(self, requests: GcpRequests, settings: GcpSettings) -> None:
-        self._requests, self._settings = requests, settings
+    def __init__(self, requests: GcpRequests, settings: GcpSettings, wait_seconds: float) -> None:
+        """A launch waits for `wait_seconds` until the provider has created the rule."""
+        self._requests, self._settings, self._wait_seconds = requests, settings, wait_seconds
 
     def tags(self, request: LaunchRequest) -> tuple[str, ...]:
         """Return the network tags for the machine of a request. The rule of the lease is created if it does
-        not exist, unless the settings have tags. The method can be repeated. It returns when the rule exists,
-        so that an error is known before a machine costs money."""
+        not exist, unless the settings have tags. The method can be repeated. It waits until the rule
+        exists, so that an error is known before a machine costs money."""
         if self._settings.network_tags:
             return self._settings.network_tags
         network = f"projects/{self._requests.project()}/global/networks/{self._settings.network}"
@@ -67,8 +67,7 @@ class Firewalls:
             operation = self._requests.compute(
                 "firewalls.insert", "/global/firewalls", body=body, is_launch=True
             )
-            if self._requests.wait(operation, _WAIT_SECONDS) is None:
-                raise UnavailableError(f"the firewall rule {body['name']} is not ready yet")
+            self._requests.wait(operation, self._wait_seconds)
         except ConflictError:
             pass  # an earlier call has created the rule
         return (str(body["name"]),)

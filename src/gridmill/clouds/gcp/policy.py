@@ -23,6 +23,7 @@ COMPUTE: tuple[str, ...] = (
     "compute.globalOperations.get",
     "compute.images.get",
     "compute.images.getFromFamily",
+    "compute.images.list",
     "compute.images.useReadOnly",
     "compute.instances.create",
     "compute.instances.delete",

@@ -101,10 +101,12 @@ class GcpRequests:
             raise UnavailableError("the answer cannot be read", place=place)
         return parsed
 
-    def pages(self, action: str, path: str) -> Iterator[Mapping[str, Any]]:
-        """Yield the items of all pages of a list of Compute Engine. Raises UnavailableError if the list is
-        not complete."""
-        for page in self._each_page(action, path, {}):
+    def pages(
+        self, action: str, path: str, query: Mapping[str, object] | None = None, project: str = ""
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield the items of all pages of a list of Compute Engine. `project` is another project than that of
+        the settings. Raises UnavailableError if the list is not complete."""
+        for page in self._each_page(action, path, query or {}, project):
             yield from page.get("items") or ()
 
     def in_all_places(
@@ -122,11 +124,14 @@ class GcpRequests:
                 for item in found.get(kind) or () if is_needed(place) else ():
                     yield place, item
 
-    def _each_page(self, action: str, path: str, query: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
+    def _each_page(
+        self, action: str, path: str, query: Mapping[str, object], project: str = ""
+    ) -> Iterator[Mapping[str, Any]]:
+        whole = f"/compute/v1/projects/{project or self.project()}{path}"
         token = ""
         while True:
             more = {"pageToken": token} if token else {}
-            page = self.compute(action, path, query={"maxResults": PAGE, **query, **more})
+            page = self.call("compute", action, whole, query={"maxResults": PAGE, **query, **more})
             warning = (page.get("warning") or {}).get("code", "")
             if warning and warning not in _COMPLETE and not page.get("unreachables"):
                 raise UnavailableError(f"the list is not complete: {warning}", place=f"gcp {action}")

@@ -7,7 +7,7 @@ from tests.unit.clouds.gcp.test_gcp_launch import REQUEST
 
 from gridmill.clouds.gcp.cloud import GcpCloud, make
 from gridmill.clouds.gcp.firewalls import rule_name
-from gridmill.clouds.gcp.images import WITH_DRIVER, image_for, path_of
+from gridmill.clouds.gcp.images import WITH_DRIVER, image_for, newest_of, path_of
 from gridmill.clouds.gcp.launch import description_of, instance_name, labels_of
 from gridmill.domain.machine import Leftover, MachineState, SelfEnd
 from gridmill.errors import (
@@ -26,10 +26,20 @@ ZONE = f"{BASE}/zones/us-central1-a"
 NAME = instance_name(REQUEST)
 INSERT, GET = f"POST {ZONE}/instances", f"GET {ZONE}/instances/{NAME}"
 RULES = f"POST {BASE}/global/firewalls"
-IMAGE = "GET /compute/v1/projects/deeplearning-platform-release/global/images/family/"
-IMAGE += "common-cu129-ubuntu-2404-nvidia-580"
+IMAGE = "GET /compute/v1/projects/deeplearning-platform-release/global/images"
 DONE = {"name": "op-1", "status": "DONE", "zone": "z/us-central1-a"}
 MACHINES = f"GET {BASE}/aggregated/instances"
+
+
+def _image(cuda, ubuntu, day, **changes):
+    family = f"common-cu{cuda}-ubuntu-{ubuntu}-nvidia-580"
+    created = f"2026-01-{day:02}T00:00:00.000-08:00"
+    image = {"name": f"{family}-v{day}", "family": family, "creationTimestamp": created, "diskSizeGb": "50"}
+    return image | {"architecture": "X86_64"} | changes
+
+
+def _images(**changes):
+    return {"items": [_image(128, 2404, 5, **changes)]}
 
 
 def _instance(request=REQUEST, **changes):
@@ -47,7 +57,7 @@ def _instance(request=REQUEST, **changes):
 def _api(**answers):
     return GoogleApi(
         {
-            IMAGE: {"diskSizeGb": "50", "architecture": "X86_64"},
+            IMAGE: _images(),
             RULES: {"name": "op-0", "status": "DONE"},
             INSERT: DONE,
             GET: _instance(),
@@ -352,13 +362,29 @@ def test_images_by_their_short_names():
         path_of("a/b/c/d", "p")
 
 
+def test_the_newest_image_for_the_newest_ubuntu_is_used():
+    images = [
+        _image(128, 2404, 5),
+        _image(129, 2404, 9),
+        _image(129, 2204, 20),
+        _image(130, 2404, 25, deprecated={"state": "DEPRECATED"}),
+        _image(130, 2604, 25, family="common-cu130-debian-13"),
+    ]
+    newest = newest_of(images)
+    assert newest is not None
+    assert newest["name"] == "common-cu129-ubuntu-2404-nvidia-580-v9"
+    assert newest_of([]) is None
+
+
 def test_an_image_that_does_not_fit_is_refused_before_renting():
-    api = _api(**{IMAGE: {"diskSizeGb": "50", "architecture": "ARM64"}, GET: refusal(404, "notFound")})
+    api = _api(**{IMAGE: _images(architecture="ARM64"), GET: refusal(404, "notFound")})
     cloud = _cloud(api)
     with pytest.raises(RefusedError, match="arm64"):
         cloud.launch(REQUEST)
-    api.answers[IMAGE] = refusal(404, "notFound")
-    with pytest.raises(RefusedError, match="does not exist"):
+    api.answers[IMAGE] = {}
+    with pytest.raises(RefusedError, match="no image of Ubuntu"):
         cloud.launch(REQUEST)
+    with pytest.raises(RefusedError, match="does not exist"):
+        cloud.launch(replace(REQUEST, image="no-such-image"))
     assert INSERT not in api.calls
     cloud.close()
