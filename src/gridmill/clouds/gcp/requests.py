@@ -150,9 +150,7 @@ class GcpRequests:
                 return None
             name = operation["name"]
             began = time.monotonic()
-            operation = self.compute(
-                "operations.wait", f"/{where}/operations/{name}/wait", is_launch=True, body={}
-            )
+            operation = self._waited(f"/{where}/operations/{name}/wait")
             if operation.get("status") != "DONE":
                 # a busy server answers before the two minutes are over
                 time.sleep(max(0.0, min(1.0 - (time.monotonic() - began), until - time.monotonic())))
@@ -160,6 +158,15 @@ class GcpRequests:
         if error is not None:
             raise error
         return operation
+
+    def _waited(self, path: str) -> Mapping[str, Any]:
+        try:
+            return self.compute("operations.wait", path, body={})
+        except UnavailableError:
+            raise
+        except GridmillError as error:
+            # the operation goes on, so that this is no refusal of what it does
+            raise UnavailableError(error.message, hint=error.hint, place=error.place) from error
 
     def in_parallel(
         self, places: Sequence[str], ask: Callable[[str], Iterable[_Result]]

@@ -146,6 +146,19 @@ def test_a_launch_that_the_provider_does_not_decide_is_repeated():
     cloud.close()
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [refusal(404, "notFound"), refusal(403, "forbidden"), refusal(400, "invalid"), refusal(503, "x")],
+)
+def test_a_launch_whose_operation_cannot_be_read_may_have_started_a_machine(answer):
+    running = {"name": "op-1", "status": "RUNNING", "zone": "z/us-central1-a"}
+    wait = f"POST {ZONE}/operations/op-1/wait"
+    cloud = _cloud(_api(**{INSERT: running, wait: answer, GET: refusal(404, "notFound")}))
+    with pytest.raises(UnavailableError):
+        cloud.launch(REQUEST)
+    cloud.close()
+
+
 def test_a_firewall_rule_that_is_refused_costs_no_machine():
     api = _api(**{RULES: _failed("QUOTA_EXCEEDED"), GET: refusal(404, "notFound")})
     cloud = _cloud(api)
