@@ -4,14 +4,20 @@ budget decides which resource a job gets."""
 from collections.abc import Mapping
 
 import pytest
-from tests.kit.rented_site import RentedGrid
+from tests.kit.rented_site import AWS, RentedGrid
 
+from gridmill.control.rentable import OFFERS_SECONDS
+from gridmill.control.site_monitor import SiteMonitor
 from gridmill.control.usecases.runs import RunUseCases
 from gridmill.domain.command import CommandSpec
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
+from gridmill.domain.machine import Offer
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.rental_estimate import CostKind, Phase
+from gridmill.domain.run import JobRun
+from gridmill.domain.site import Site
+from gridmill.domain.states import JobState
 from gridmill.domain.views import PlannedJob
 from gridmill.errors import PipelineError, UnavailableError
 
@@ -83,3 +89,65 @@ def test_a_provider_that_does_not_answer_leaves_the_plan_unchecked():
     one = planned(grid)
     assert one.unchecked == "what aws offers: the provider does not answer"
     assert not one.problem
+
+
+def observed(grid: RentedGrid) -> Site:
+    """The site after the site monitor has looked at it once."""
+    SiteMonitor(grid.node).survey(grid.node.control.ledger.snapshot.sites[AWS])
+    return grid.node.control.ledger.snapshot.sites[AWS]
+
+
+def test_the_nodes_are_the_machines_that_can_be_rented_within_the_terms_of_the_resources():
+    grid = RentedGrid(settings={"max_price": "2"})
+    assert {node.name for node in observed(grid).kinds_of_nodes} == {
+        "sim.small",
+        "sim.large",
+        "gpu.one",
+        "odd.unpriced",
+    }
+    changed = replace(grid.node.control.ledger.snapshot.resources["burst"], settings={"max_price": "20"})
+    with grid.node.changing() as transaction:
+        transaction.put(changed)
+    assert "gpu.eight" in {node.name for node in observed(grid).kinds_of_nodes}
+
+
+def test_a_job_that_no_offer_within_the_terms_fits_fails_without_a_lease():
+    grid = RentedGrid(settings={"max_price": "0.5", "gpu_memory": "20GB"})
+    observed(grid)
+    grid.submit(pipeline())
+    grid.until(lambda: not grid.node.control.ledger.snapshot.runs)
+    failed = grid.store.get(JobRun, "p-1/train").noun
+    assert failed.state is JobState.FAILED
+    assert "no machine of aws can be rented within the terms of resource 'burst': the offers have" in (
+        failed.message
+    )
+    assert "a price above 0.5000 USD per hour, too little GPU memory" in failed.message
+    assert grid.leases() == []
+
+
+def test_offers_are_read_once_until_they_are_old_or_a_resource_has_new_terms():
+    grid = RentedGrid()
+    asked: list[tuple[str, str]] = []
+    offers = grid.world.provider.offers
+
+    def counted(region: str = "", instance_type: str = "") -> tuple[Offer, ...]:
+        asked.append((region, instance_type))
+        return offers(region, instance_type)
+
+    grid.world.provider.offers = counted
+    monitor = SiteMonitor(grid.node)
+    site = grid.node.control.ledger.snapshot.sites[AWS]
+    for _ in range(3):
+        monitor.survey(site)
+    assert asked == [("", "")]
+    grid.clock.advance(OFFERS_SECONDS)
+    monitor.survey(site)
+    assert asked == [("", "")] * 2
+
+    def fail(*_: object) -> tuple[Offer, ...]:
+        raise UnavailableError("the provider does not answer")
+
+    grid.world.provider.offers = fail
+    grid.clock.advance(OFFERS_SECONDS)
+    monitor.survey(site)
+    assert grid.node.control.ledger.snapshot.sites[AWS].market is not None

@@ -144,7 +144,9 @@ def describe(noun: object) -> RenderableType:
             return Group(
                 _head(noun.name, noun.kind),
                 _facts([("address", noun.address), *sorted(noun.settings.items())]),
-                table("node", "has", rows=[(node.name, amounts(node.capacity)) for node in noun.nodes]),
+                table(
+                    "node", "has", rows=[(node.name, amounts(node.capacity)) for node in noun.kinds_of_nodes]
+                ),
                 *([Text(route_text(noun.route))] if noun.kind == SiteKind.CLUSTER else []),
             )
         case Deployment():

@@ -16,6 +16,7 @@ from gridmill.domain.metrics import headline, metrics
 from gridmill.domain.project import DEFAULT, ProjectView
 from gridmill.domain.provenance import SAME
 from gridmill.domain.run import Attempt, Run
+from gridmill.domain.site import Site
 from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, URGENCY, JobState
 from gridmill.domain.views import JobView, PartView, RunView
 
@@ -274,3 +275,11 @@ def for_terminal(text: str, stream: TextIO) -> str:
     """Return the text that is written to the stream: the result of `visible` if the stream is a terminal,
     otherwise the text itself."""
     return visible(text) if stream.isatty() else text
+
+
+def node_count(site: Site) -> str:
+    """Return a text with the number of nodes, or of machines that can be rented at a cloud site."""
+    if site.most_machines is None:
+        return show_count(len(site.nodes), "node")
+    types = show_count(len(site.kinds_of_nodes), "type")
+    return f"up to {show_count(site.most_machines, 'machine')} of {types}"

@@ -19,7 +19,7 @@ from gridmill.cli.cloud_providers import provider_row
 from gridmill.cli.completion import complete_names, complete_nouns, complete_pipelines, complete_states
 from gridmill.cli.configure import alias_target
 from gridmill.cli.describe import HEAD, backfill_row, describe, show_rejects
-from gridmill.cli.format import JOBS, amounts, in_use, job_row, moment, scalar, whose
+from gridmill.cli.format import JOBS, amounts, in_use, job_row, moment, node_count, scalar, whose
 from gridmill.cli.leases import HEAD as LEASES
 from gridmill.cli.leases import lease_row
 from gridmill.cli.render import run_table
@@ -36,6 +36,7 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import ProjectView
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Run
+from gridmill.domain.site import Site
 from gridmill.domain.states import DeploymentState, JobState, RunState
 from gridmill.domain.views import RunView, ScheduleView
 from gridmill.errors import InputError
@@ -452,6 +453,11 @@ def _artifact_row(one: Artifact, names: Mapping[str, str]) -> tuple[object, ...]
     )
 
 
+def _site_row(site: Site) -> tuple[object, ...]:
+    count = len(site.nodes) if site.most_machines is None else node_count(site)
+    return site.name, site.kind, count, amounts(site.largest)
+
+
 _LEFT_OUT = ("kind", "size", "description", "folder")
 _Table = tuple[tuple[str, ...], Callable[[Any], tuple[object, ...]]]
 _ARTIFACTS = ("id", "named", "kind", "rows", "size", "metrics", "made")
@@ -462,7 +468,7 @@ _TABLES: Mapping[Noun, _Table] = {
     Noun.CLOUDPROVIDER: (PROVIDERS, provider_row),
     Noun.SITE: (
         ("site", "kind", "nodes", "largest node"),
-        lambda site: (site.name, site.kind, len(site.nodes), amounts(site.largest)),
+        _site_row,
     ),
     Noun.DEPLOYMENT: (
         ("deployment", "state", "resource", "site", "pods", "size", ""),

@@ -17,12 +17,12 @@ from gridmill.cli.cloud_providers import (
     add_provider,
 )
 from gridmill.cli.farm_status import gpu_slot_texts
-from gridmill.cli.format import amounts
+from gridmill.cli.format import amounts, node_count
 from gridmill.cli.secrets import add_secret
 from gridmill.cli.session import Json, console, emit, host_of, session, settings_of
 from gridmill.cli.session import print_error as tell
 from gridmill.cli.tables import table
-from gridmill.domain.amounts import GIB, Amounts, show_count
+from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.naming import check_name
 from gridmill.domain.site import NodeUtilization, NodeView, Site, SiteKind
 from gridmill.errors import ConflictError, InputError
@@ -300,9 +300,10 @@ def print_site(site: Site, as_json: bool) -> None:
     """Print a site and its provider nodes."""
     if as_json:
         return emit(site)
-    print(f"site {site.name} ({site.kind}): {show_count(len(site.nodes), 'node')}")
-    rows = [(node.name, amounts(node.capacity)) for node in site.nodes]
-    return console().print(table("node", "capacity", rows=rows))
+    print(f"site {site.name} ({site.kind}): {node_count(site)}")
+    rows = [(node.name, amounts(node.capacity)) for node in site.kinds_of_nodes]
+    head = "node" if site.most_machines is None else "type of machine"
+    return console().print(table(head, "capacity", rows=rows))
 
 
 def warn_unreachable(client: Client, name: str) -> None:

@@ -11,11 +11,13 @@ from concurrent.futures import Future
 from functools import partial
 
 from gridmill.control.node import ControlNode
+from gridmill.control.rentable import RentableNodes, SiteNodes
 from gridmill.control.steps.problems import surveyed
 from gridmill.domain.farm_protocol import FarmStatus
 from gridmill.domain.frozen import replace
+from gridmill.domain.resource import Resource
 from gridmill.domain.route import Route
-from gridmill.domain.site import LOCAL, ConfiguredNodes, Node, Site, SiteKind
+from gridmill.domain.site import LOCAL, ConfiguredNodes, Site, SiteKind
 from gridmill.errors import GridmillError, UnavailableError, explained
 from gridmill.ports.site import ExternalCleanup, QueueSite, SitePort, TransferSite
 
@@ -35,6 +37,7 @@ class SiteMonitor:
         self._ending = threading.Event()
         self._futures: dict[str, threading.Thread] = {}
         self._next_probes: dict[str, float] = {}
+        self._rentable = RentableNodes(node.control.clock.monotonic)
         self._thread = threading.Thread(target=self._loop, name="survey", daemon=True)
 
     def start(self) -> None:
@@ -67,6 +70,10 @@ class SiteMonitor:
             return tuple(
                 site for site in self._node.control.ledger.snapshot.sites.values() if site.name != LOCAL
             )
+
+    def _resources(self) -> tuple[Resource, ...]:
+        with self._node.lock:
+            return tuple(self._node.control.ledger.snapshot.resources.values())
 
     def _guarded(self, site: Site) -> None:
         """Poll a site, and report each problem once."""
@@ -110,8 +117,8 @@ class SiteMonitor:
         port = known or self._node.control.open_site(site)
         adopted = False
         try:
-            nodes, route = port.nodes(), self._route_of(site, port)
-            adopted = self._apply_results(site, port, nodes, configured_of(port), route)
+            seen, route = self._rentable.read(site, port, self._resources()), self._route_of(site, port)
+            adopted = self._apply_results(site, port, seen, configured_of(port), route)
             if isinstance(port, TransferSite):
                 self._apply_status(site, port.farm_status())
         finally:
@@ -122,7 +129,7 @@ class SiteMonitor:
         self,
         site: Site,
         port: SitePort,
-        nodes: tuple[Node, ...],
+        looked: SiteNodes,
         configured: ConfiguredNodes | None,
         route: Route | None,
     ) -> bool:
@@ -133,12 +140,12 @@ class SiteMonitor:
             if now is None or not self._is_unchanged(site) or self._node.ending:
                 return False
             adopt(self._node, site.name, port)
-            unchanged = now.nodes == nodes and configured in (
+            unchanged = now.nodes == looked.nodes and configured in (
                 None,
                 ConfiguredNodes(away=now.away, partitions=now.partitions),
             )
-            seen = now if unchanged else now.with_nodes(nodes, configured)
-            seen = replace(seen, route=completed(now.route, route))
+            seen = now if unchanged else now.with_nodes(looked.nodes, configured)
+            seen = replace(seen, route=completed(now.route, route), market=looked.market)
             if seen != now:
                 with self._node.changing() as transaction:
                     transaction.put(seen)
@@ -196,7 +203,7 @@ def completed(route: Route | None, probed: Route | None) -> Route | None:
 
 def describe_farm(site: Site) -> Site:
     """Return the site as declared, without the observed values."""
-    return replace(site, nodes=(), past=(), away=(), partitions=(), route=None)
+    return replace(site, nodes=(), past=(), away=(), partitions=(), route=None, market=None)
 
 
 def adopt(node: ControlNode, name: str, port: SitePort) -> None:

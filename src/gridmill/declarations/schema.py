@@ -53,7 +53,7 @@ NOT_WRITTEN: Mapping[type, set[str]] = {
     Job: {"parameters"},
     SqlSource: {"parameters"},
     Resource: {"default"},
-    Site: {"nodes", "past", "route"},
+    Site: {"nodes", "past", "route", "market"},
 }
 """The fields of records that a file cannot contain."""
 _WRITTEN_TRUE = frozenset({Continuous, Each})

@@ -7,6 +7,7 @@ a machine is found without the records of the control node.
 
 from enum import StrEnum
 
+from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.rental_estimate import Charges
 
@@ -76,6 +77,18 @@ class Offer:
     spot_price_micros: int | None = None
     currency: str = "USD"
     read: float | None = None
+
+
+MEMORY_SHARE = 0.85
+"""The fraction of a machine's nominal memory that pods may use. A machine has a little less memory than its
+type promises, and the system and the light server need a part of it."""
+
+
+def capacity_of(offer: Offer) -> Amounts:
+    """Return the amounts that pods can use on a machine of an offer."""
+    return Amounts(
+        cpus=float(offer.cpus), memory_bytes=int(offer.memory_bytes * MEMORY_SHARE), gpus=offer.gpus
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.machine import Offer
 from gridmill.domain.naming import suggestion
 from gridmill.domain.route import Route
 from gridmill.errors import InputError
@@ -54,6 +55,22 @@ class ConfiguredNodes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SiteOffers:
+    """The offers of a cloud site when the site was last observed, as far as the planner needs them: the
+    cheapest offer of each size within the terms of each resource. `asked` has the beginnings of the names of
+    regions, each with a type of machine (empty: any type), for which the provider was asked."""
+
+    offers: tuple[Offer, ...] = ()
+    asked: tuple[tuple[str, str], ...] = ()
+
+
+MAX_MACHINES = "max_machines"
+"""The name of the setting for the largest number of machines of a cloud site at the same time."""
+USUAL_MACHINES = 8
+"""The largest number of machines of a cloud site at the same time, if it is not set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """A named place where pods can be started. `cpu_share` is the number of CPUs that may be assigned to
     deployments for each real CPU: on a personal machine deployments share CPUs (an idle deployment uses
@@ -62,7 +79,9 @@ class Site:
     had when it was last observed. `past` has the largest sizes of nodes that the site had earlier and that
     may become available again. `away` are configured nodes that cannot be used now, if the site reports such
     nodes. `partitions` are the names of the queues of the site, if it has queues; jobs that name no queue
-    use the first queue. `route` is the measured route to the site, if the site is in another place.
+    use the first queue. `route` is the measured route to the site, if the site is in another place. `market`
+    has the offers of a cloud site, or None if they were not read yet. The nodes `TYPE#K` of a cloud site
+    stand for machines that could be rented.
     """
 
     name: str
@@ -75,6 +94,30 @@ class Site:
     away: tuple[Node, ...] = ()
     partitions: tuple[str, ...] = ()
     route: Route | None = None
+    market: SiteOffers | None = None
+
+    @property
+    def most_machines(self) -> int | None:
+        """The largest number of machines that may be rented at the same time, or None if this site is not a
+        cloud site. Each pod has a machine of its own."""
+        if self.kind is not SiteKind.CLOUD:
+            return None
+        declared = self.settings.get(MAX_MACHINES, "")
+        return int(declared) if declared.isdigit() else USUAL_MACHINES
+
+    @property
+    def machine_count(self) -> int:
+        """The number of machines on which pods can run at the same time: the nodes, or the machines that may
+        be rented."""
+        return len(self.nodes) if self.most_machines is None else min(len(self.nodes), self.most_machines)
+
+    @property
+    def kinds_of_nodes(self) -> tuple[Node, ...]:
+        """The nodes, or one node for each type of machine that can be rented, with the name of the type."""
+        if self.kind is not SiteKind.CLOUD:
+            return self.nodes
+        types = {node.name.rpartition("#")[0]: node for node in reversed(self.nodes)}
+        return tuple(replace(node, name=name) for name, node in reversed(types.items()))
 
     @property
     def most_nodes(self) -> int | None:
@@ -83,6 +126,8 @@ class Site:
         declared = self.settings.get(MOST_NODES, "")
         if declared.isdigit():
             return int(declared)
+        if self.kind is SiteKind.CLOUD:
+            return self.most_machines
         return len(self.nodes) + len(self.away) if self.kind in _FIXED else None
 
     @property

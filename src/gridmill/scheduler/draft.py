@@ -213,6 +213,18 @@ class DraftPlan:
         self._left -= 1
         self._bring_ups.append(wanted)
 
+    def machines_left(self, site: str) -> int | None:
+        """Return the number of machines that may still be rented at a cloud site: each pod, also a pod that
+        this plan starts, has a machine of its own. The result is None for a site of another kind."""
+        declared = self.snapshot.sites.get(site)
+        most = None if declared is None else declared.most_machines
+        if most is None:
+            return None
+        claims = self.snapshot.places.claims.items()
+        taken = sum(len(pods) for (name, _), pods in claims if name == site)
+        taken += sum(len(one.nodes) for one in self._bring_ups if one.resource.site == site)
+        return max(0, most - taken)
+
     def mark(self, lane: Lane) -> DraftCheckpoint:
         """Return a copy of the state that changes when deployments are started for a resource. The method
         `undo` restores the draft from this copy."""

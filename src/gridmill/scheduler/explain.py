@@ -7,6 +7,7 @@ from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_second
 from gridmill.domain.job import JobKind, When
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun
+from gridmill.domain.site import Site
 from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, JobState, RunState
 from gridmill.scheduler.capacity import Nodes, Pods, most_jobs
 from gridmill.scheduler.capacity_index import ProjectTotals
@@ -187,10 +188,19 @@ def _places_to_come(nodes: Nodes, resource: Resource, amounts: Amounts, demand: 
     return places
 
 
+def _rented_all(snapshot: Snapshot, site: Site) -> int | None:
+    """Return the largest number of machines of a cloud site if as many are rented. Otherwise the result is
+    None."""
+    taken = sum(len(pods) for (name, _), pods in snapshot.places.claims.items() if name == site.name)
+    return site.most_machines if site.most_machines is not None and taken >= site.most_machines else None
+
+
 def _why_not_brought_up(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
     site = snapshot.sites[resource.site]
     if not site.nodes:
         return f"site {site.name} has no nodes now"
+    if (machines := _rented_all(snapshot, site)) is not None:
+        return f"{show_count(machines, 'machine')} of {site.name} are rented, the most (`max_machines`)"
     needed = max(resource.memory_bytes or 0, demand.memory_bytes)
     claimed = Amounts(
         cpus=max(resource.cpus or 0.0, demand.cpus or 0.0), memory_bytes=needed, gpus=gpus_of(resource)

@@ -11,6 +11,7 @@ from gridmill.domain.amounts import GIB, MIB, Amounts, show_bytes, show_count
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.rental_nodes import type_of
 from gridmill.domain.resource import JOB_CPUS, Resource, asks_for_need
 from gridmill.domain.site import LOCAL, Node, Site, SiteKind
 from gridmill.scheduler.capacity import most_jobs, places_in
@@ -48,32 +49,34 @@ def fitting_shapes(snapshot: Snapshot, resource: Resource) -> tuple[Amounts, ...
         cpus=resource.cpus or 0.0, memory_bytes=resource.memory_bytes or 0, gpus=gpus_of(resource)
     )
     site = snapshot.sites.get(resource.site)
-    if site is not None and not resource.settings.keys().isdisjoint(_SELECTS_NODES):
-        shapes = tuple(
-            node.capacity for node in (*_nodes_of(site, resource), *_nodes_of(site, resource, away=True))
-        )
+    if site is not None and (site.kind is SiteKind.CLOUD or "partition" in resource.settings):
+        nodes = (*_nodes_of(snapshot, site, resource), *_nodes_of(snapshot, site, resource, away=True))
+        shapes = tuple(dict.fromkeys(node.capacity for node in nodes))
     else:
         past = (*site.past, *(node.capacity for node in site.away)) if site else ()
         shapes = (*snapshot.places.shapes.get(resource.site, ()), *past)
     return tuple(shape for shape in shapes if amounts.fits_in(shape))
 
 
-_SELECTS_NODES = frozenset({"partition", INSTANCE_TYPE})
-"""The settings of a resource that select some of the nodes of its site."""
-
-
-def may_use(resource: Resource, node: str) -> bool:
+def may_use(snapshot: Snapshot, resource: Resource, node: str) -> bool:
     """Return whether deployments of the resource may use a node. The nodes `TYPE#K` of a cloud site stand for
-    machines that could be rented, and a resource may select one type."""
+    machines that could be rented, and the terms of the resource must permit such a machine. If the offers for
+    these terms are unknown, only the selected type is checked."""
+    site = snapshot.sites.get(resource.site)
+    if site is None or site.kind is not SiteKind.CLOUD:
+        return True
+    types, _ = snapshot.places.usable(site, resource.settings)
+    if types is not None:
+        return type_of(node) in types
     wanted = resource.settings.get(INSTANCE_TYPE, "")
-    return not wanted or node.rpartition("#")[0] == wanted
+    return not wanted or type_of(node) == wanted
 
 
-def _nodes_of(site: Site, resource: Resource, *, away: bool = False) -> tuple[Node, ...]:
-    """Return the nodes of the partition or of the type that the resource's deployments use. If the resource
-    selects no type and the site has no partitions, the function returns all nodes."""
+def _nodes_of(snapshot: Snapshot, site: Site, resource: Resource, *, away: bool = False) -> tuple[Node, ...]:
+    """Return the nodes of the partition that the resource's deployments use, or the machines that its terms
+    permit. If the site has neither partitions nor rented machines, the function returns all nodes."""
     known = site.away if away else site.nodes
-    nodes = tuple(node for node in known if may_use(resource, node.name))
+    nodes = tuple(node for node in known if may_use(snapshot, resource, node.name))
     if not site.partitions:
         return nodes
     named = resource.settings.get("partition") or site.settings.get("partition") or site.partitions[0]
@@ -104,29 +107,56 @@ def problem_of_resource(snapshot: Snapshot, name: str, resource: Resource | None
             "See `gridmill list sites`.",
         )
     site = snapshot.sites[resource.site]
-    if unknown := _unknown_partition(resource, site):
+    if unknown := _unknown_partition(snapshot, resource, site):
         return unknown
-    if _has_nodes(site) and not fitting_shapes(snapshot, resource):
+    if nothing := _nothing_to_rent(snapshot, resource, site):
+        return nothing
+    if _has_nodes(snapshot, site, resource) and not fitting_shapes(snapshot, resource):
         return RefusalReason(
             f"resource {name!r} asks for {_request_text(resource)} per worker; "
-            f"the largest node of site {resource.site} has {show(_largest(snapshot, site))}",
+            f"{_largest_of(site, resource)} has {show(_largest(snapshot, site, resource))}",
             f"Lower the request with `gridmill configure resource {name}`, or use a larger site.",
         )
     return None
 
 
-def _has_nodes(site: Site) -> bool:
+def _nothing_to_rent(snapshot: Snapshot, resource: Resource, site: Site) -> RefusalReason | None:
+    """Return the reason why no machine can be rented for a resource at a cloud site."""
+    why = snapshot.places.usable(site, resource.settings)[1] if site.kind is SiteKind.CLOUD else ""
+    if not why:
+        return None
+    return RefusalReason(
+        f"no machine of {site.name} can be rented within the terms of resource {resource.name!r}: {why}",
+        f"`gridmill offers {site.name}` lists the offers, and `gridmill alter resource {resource.name}`"
+        " changes the terms.",
+    )
+
+
+def _has_nodes(snapshot: Snapshot, site: Site, resource: Resource) -> bool:
+    """Return whether the nodes for the resource are known. The machines of a cloud site that its offers for
+    the terms of the resource permit are known after the offers were read."""
+    if site.kind is SiteKind.CLOUD and snapshot.places.usable(site, resource.settings)[0] is None:
+        return bool(_nodes_of(snapshot, site, resource))
     return bool(site.nodes or site.away)
 
 
-def _largest(snapshot: Snapshot, site: Site) -> Amounts:
+def _largest_of(site: Site, resource: Resource) -> str:
+    if site.kind is SiteKind.CLOUD:
+        return f"the largest machine of {site.name} within the terms of resource {resource.name}"
+    return f"the largest node of site {site.name}"
+
+
+def _largest(snapshot: Snapshot, site: Site, resource: Resource) -> Amounts:
     """Return the node of the site with the most memory. Unavailable nodes are considered only if no node is
     available."""
+    if site.kind is SiteKind.CLOUD:
+        usable = (node.capacity for node in _nodes_of(snapshot, site, resource))
+        return max(usable, key=lambda one: one.memory_bytes, default=Amounts())
     away = (node.capacity for node in site.away)
     return snapshot.largest(site.name) if site.nodes else max(away, key=lambda one: one.memory_bytes)
 
 
-def _unknown_partition(resource: Resource, site: Site) -> RefusalReason | None:
+def _unknown_partition(snapshot: Snapshot, resource: Resource, site: Site) -> RefusalReason | None:
     named = resource.settings.get("partition", "")
     unknown = [name for name in named.split(",") if name and name not in site.partitions]
     if not named or not site.partitions:
@@ -137,7 +167,8 @@ def _unknown_partition(resource: Resource, site: Site) -> RefusalReason | None:
             " not have",
             f"Its partitions are {', '.join(site.partitions)}.",
         )
-    if _has_nodes(site) and not (_nodes_of(site, resource) or _nodes_of(site, resource, away=True)):
+    nodes = _nodes_of(snapshot, site, resource) or _nodes_of(snapshot, site, resource, away=True)
+    if (site.nodes or site.away) and not nodes:
         return RefusalReason(
             f"partition {named!r} of site {site.name} has no nodes", "Use another partition."
         )
@@ -161,7 +192,7 @@ def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusa
         ):
             message = f"node {demand.node} has only {show(capacity)}"
             return RefusalReason(message, "Ask for less in the job, or select larger nodes with `each`.")
-    if not _has_nodes(snapshot.sites[resource.site]):
+    if not _has_nodes(snapshot, snapshot.sites[resource.site], resource):
         return None
     if demand.gpus > gpus_of(resource):
         return RefusalReason(
@@ -177,7 +208,7 @@ def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusa
         whose = (
             f"resource {resource.name} has"
             if resource.memory_bytes is not None
-            else f"the largest node of site {resource.site} has"
+            else f"{_largest_of(snapshot.sites[resource.site], resource)} has"
         )
         return RefusalReason(
             f"needs {show_bytes(demand.memory_bytes)}; {whose} {show_bytes(memory)}",
@@ -218,20 +249,27 @@ def places_ever(snapshot: Snapshot, resource: Resource, demand: Demand) -> int |
     site = snapshot.sites[resource.site]
     if site.most_nodes is None:
         return None
-    nodes = [*_nodes_of(site, resource), *_nodes_of(site, resource, away=True)]
+    nodes = [*_nodes_of(snapshot, site, resource), *_nodes_of(snapshot, site, resource, away=True)]
     counts = [_places_on(node.capacity, resource, demand, site.kind) for node in nodes]
     # nodes that were never seen count as copies of the best node, because their sizes are unknown
     further = max(counts, key=sum, default=[])
     counts += [further] * (site.most_nodes - len(site.nodes) - len(site.away))
     places = sorted((count for each in counts for count in each), reverse=True)
-    return sum(places[: resource.workers])
+    return sum(places[: _most_pods(site, resource)])
+
+
+def _most_pods(site: Site, resource: Resource) -> int | None:
+    """Return the largest number of pods of a resource, or None if there is no limit. Each pod at a cloud site
+    has a machine of its own."""
+    limits = [one for one in (resource.workers, site.most_machines) if one is not None]
+    return min(limits, default=None)
 
 
 def why_unchecked(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
     """Return a sentence with the reason why it is unknown whether a job can ever start. The result is empty
     if it is known that the job can start, or if the job fits now."""
     site = snapshot.sites[resource.site]
-    if not _has_nodes(site):
+    if not _has_nodes(snapshot, site, resource):
         return f"whether site {site.name} has room for the job: no node of the site was seen yet"
     if demand.workers == 1 or places_ever(snapshot, resource, demand) is not None:
         return ""
@@ -261,9 +299,9 @@ def most_places(snapshot: Snapshot, resource: Resource, demand: Demand, without:
     """Return the number of ranks that would fit at the same time if the available nodes were empty. The
     nodes in `without` are left out."""
     site = snapshot.sites[resource.site]
-    nodes = [node for node in _nodes_of(site, resource) if node.name not in without]
+    nodes = [node for node in _nodes_of(snapshot, site, resource) if node.name not in without]
     places = [count for node in nodes for count in _places_on(node.capacity, resource, demand, site.kind)]
-    return sum(sorted(places, reverse=True)[: resource.workers])
+    return sum(sorted(places, reverse=True)[: _most_pods(site, resource)])
 
 
 def _places_on(node: Amounts, resource: Resource, demand: Demand, kind: SiteKind) -> list[int]:

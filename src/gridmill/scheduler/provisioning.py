@@ -43,7 +43,8 @@ def bring_up(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool, pods
     left = pods if lane.workers_left is None else lane.workers_left
     if demand.node:
         left = None  # the limit does not apply, because a job for one node has no other choice
-    if left == 0:
+    most = draft.machines_left(lane.resource.site)
+    if 0 in (left, most):
         return False
     wish = _wanted_amounts(draft, lane)
     by_ranks = demand.workers > 1 and pods is not None and _sizes_by_ranks(draft, lane)
@@ -56,6 +57,7 @@ def bring_up(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool, pods
         amounts, left = _for_ranks(draft, lane, demand, node, pods or 1)
     else:
         amounts = _amounts_on(draft, lane, demand, wish, node)
+    left = left if left is None or most is None else min(left, most)
     nodes = [node]
     _claim(draft, lane, amounts, node)
     while left is not None and len(nodes) < left:
@@ -79,6 +81,7 @@ def can_bring_up(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
     """Return whether `bring_up` for an urgent job would find a node that is free enough."""
     wish = _wanted_amounts(draft, lane)
     allowed = lane.workers_left != 0 or bool(demand.node)
+    allowed = allowed and draft.machines_left(lane.resource.site) != 0
     return allowed and _find_node(draft, lane, demand, wish, urgent=True) is not None
 
 
@@ -196,7 +199,7 @@ def _find_node(
         free = nodes.free(name)
         if demand.node not in ("", name) or (site, name) in draft.reserved or free.gpus < wish.gpus:
             continue
-        if name in excluded or not may_use(resource, name):
+        if name in excluded or not may_use(draft.snapshot, resource, name):
             continue
         if free.cpus + 1e-9 < (wish.cpus if exactly else _least_cpus(draft, lane, demand, name)):
             continue

@@ -10,7 +10,7 @@ from gridmill.domain.states import DeploymentState, PodState
 from gridmill.scheduler.capacity import PodCapacity
 from gridmill.scheduler.capacity_index import expiry
 from gridmill.scheduler.draft import DraftPlan
-from gridmill.scheduler.feasibility import fits_now, gpus_of
+from gridmill.scheduler.feasibility import fits_now, gpus_of, may_use
 from gridmill.scheduler.lane import Lane
 from gridmill.scheduler.provisioning import PART_OF_CPU, keeps_busy
 from gridmill.scheduler.queue import Demand
@@ -30,7 +30,7 @@ def reclaim(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool) -> bo
     own = {whole.deployment_id for whole in _of_use(lane, demand)}
     for node, idle_pods in sorted(_idle_by_node(draft, site, urgent=urgent).items()):
         idle = [one for one in idle_pods if one.id not in own]
-        if demand.node not in ("", node):
+        if demand.node not in ("", node) or not may_use(draft.snapshot, lane.resource, node):
             continue
         if lane.resource.workers is None and not urgent and keeps_busy(draft, lane, node):
             continue
@@ -84,7 +84,7 @@ def needed_of(draft: DraftPlan, lane: Lane, demand: Demand) -> Amounts:
     """Return the smallest CPUs, memory and GPUs of a pod for that job. For a gang, the function returns the
     CPUs, memory and GPUs for the ranks in one pod."""
     resource = lane.resource
-    nodes = max(1, len(draft.snapshot.sites[resource.site].nodes))
+    nodes = max(1, draft.snapshot.sites[resource.site].machine_count)
     return Amounts(
         cpus=resource.cpus or demand.cpus or 0.0,
         memory_bytes=resource.memory_bytes or demand.memory_bytes * -(-demand.workers // nodes),

@@ -19,7 +19,7 @@ from gridmill.domain.lease import (
     TryState,
     cost_bound_micros,
 )
-from gridmill.domain.machine import Offer, Quota, SelfEnd
+from gridmill.domain.machine import Offer, Quota, SelfEnd, capacity_of
 from gridmill.domain.rental_estimate import show_money
 
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 60.0, 600.0
@@ -33,7 +33,7 @@ LEAST_BILLED_SECONDS = 60.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Market:
     """The machines that can be rented at a site. `capacities` has the amounts that pods can use on a machine
-    of each type, if they are known; they are less than the amounts that the provider names. The strongest
+    of each type, if they were measured; see capacity_of for other types. The strongest
     means by which a machine ends itself is `self_end`. If `is_known` is false, the offers were not read
     yet."""
 
@@ -192,8 +192,7 @@ def misfit(terms: RentalTerms, needs: Amounts, market: Market, offer: Offer) -> 
 
 
 def _too_small(terms: RentalTerms, needs: Amounts, market: Market, offer: Offer) -> str:
-    named = Amounts(cpus=offer.cpus, memory_bytes=offer.memory_bytes, gpus=offer.gpus)
-    usable = market.capacities.get(offer.instance_type, named)
+    usable = market.capacities.get(offer.instance_type) or capacity_of(offer)
     if usable.gpus < needs.gpus:
         return "too few GPUs"
     if usable.cpus + 1e-9 < needs.cpus:

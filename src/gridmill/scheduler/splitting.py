@@ -35,7 +35,7 @@ def cut_job(job: Job, job_size: JobSize, resource: Resource, site: Site, size: S
     same on every site that has the same number of machines."""
     if job.dataset is None and job.sink is None and job.prediction is None:
         return None
-    pods = pods_of(resource, site, size(job, parts=max(1, len(site.nodes))).amounts.memory_bytes)
+    pods = pods_of(resource, site, size(job, parts=max(1, site.machine_count)).amounts.memory_bytes)
     if pods < 2:
         return None
     if job.dataset is not None:
@@ -66,12 +66,12 @@ def pods_of(resource: Resource, site: Site, memory_bytes: int = 0) -> int:
         memory_bytes=resource.memory_bytes or memory_bytes,
         gpus=gpus_of(resource),
     )
-    return sum(amounts.fits_in(node.capacity) for node in site.nodes)
+    return min(site.machine_count, sum(amounts.fits_in(node.capacity) for node in site.nodes))
 
 
 def _cpus(resource: Resource, site: Site, pods: int) -> float:
     """Return the number of CPUs of one pod."""
-    per_node = -(-pods // max(1, len(site.nodes)))
+    per_node = -(-pods // max(1, site.machine_count))
     return max(1.0, resource.cpus or site.largest.cpus // per_node)
 
 

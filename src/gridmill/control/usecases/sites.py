@@ -12,6 +12,7 @@ from gridmill.domain.amounts import Amounts
 from gridmill.domain.deployment import Pod
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import check_name
+from gridmill.domain.rental_nodes import type_of
 from gridmill.domain.route import Route
 from gridmill.domain.site import LOCAL, ConfiguredNodes, Node, NodeUtilization, NodeView, Site, SiteKind
 from gridmill.domain.states import PodState
@@ -62,7 +63,7 @@ class SiteUseCases(UseCases):
         )
 
     def _views(self, site: Site) -> Iterator[NodeView]:
-        snapshot = self._ledger.snapshot
+        snapshot, shown = self._ledger.snapshot, set[str]()
         for node in site.nodes:
             pods = [
                 pod
@@ -71,7 +72,11 @@ class SiteUseCases(UseCases):
                 if deployment.site == site.name and pod.node == node.name and pod.state != PodState.GONE
             ]
             running = tuple(attempt.id for pod in pods for attempt in snapshot.attempts_on(pod.id))
-            yield NodeView(site=site.name, node=node, claimed=_sum(pods), running=running)
+            # of the machines of a type that could be rented, one is enough
+            kind = type_of(node.name) if site.kind is SiteKind.CLOUD and not pods else node.name
+            if kind not in shown:
+                shown.add(kind)
+                yield NodeView(site=site.name, node=node, claimed=_sum(pods), running=running)
 
     def add_site(self, site: Site, *, replace: bool = False) -> Site:
         """See Sites. The site is queried without the node's lock, because the query may take seconds."""

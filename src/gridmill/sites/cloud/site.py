@@ -18,6 +18,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import LaunchTry, Lease, LeaseState
 from gridmill.domain.machine import Machine
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
+from gridmill.domain.rental_nodes import slots
 from gridmill.domain.route import Route
 from gridmill.domain.site import Node, NodeUtilization, Site
 from gridmill.errors import GridmillError, UnavailableError, explained
@@ -28,7 +29,6 @@ from gridmill.settings import Settings
 from gridmill.sites.cloud.connection import MachineConnection
 from gridmill.sites.cloud.rentals import Rentals, launch_request
 from gridmill.sites.cloud.settings import CloudSettings, read
-from gridmill.sites.cloud.slots import slots
 from gridmill.sites.marks import mark_of
 from gridmill.version import __version__
 

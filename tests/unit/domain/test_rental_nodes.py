@@ -1,6 +1,6 @@
 from gridmill.domain.amounts import GIB
 from gridmill.domain.machine import Offer
-from gridmill.sites.cloud.slots import slots, type_of
+from gridmill.domain.rental_nodes import slots, type_of
 
 
 def offer(kind: str, cpus: int, memory: int, gpus: int = 0, price: int | None = 1, model: str = "") -> Offer:
