@@ -11,15 +11,17 @@ from gridmill.control.site_monitor import SiteMonitor
 from gridmill.control.usecases.runs import RunUseCases
 from gridmill.domain.command import CommandSpec
 from gridmill.domain.frozen import replace
-from gridmill.domain.job import Job
+from gridmill.domain.job import Job, JobKind
 from gridmill.domain.machine import Offer
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.rental_estimate import CostKind, Phase
+from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun
 from gridmill.domain.site import Site
-from gridmill.domain.states import JobState
+from gridmill.domain.states import AttemptState, Cause, JobState
 from gridmill.domain.views import PlannedJob
 from gridmill.errors import PipelineError, UnavailableError
+from gridmill.testing.simulated_site import Behaviour
 
 TRAIN = Job(name="train", command=CommandSpec(run="true"), resource="burst", cache=False)
 
@@ -151,3 +153,87 @@ def test_offers_are_read_once_until_they_are_old_or_a_resource_has_new_terms():
     grid.clock.advance(OFFERS_SECONDS)
     monitor.survey(site)
     assert grid.node.control.ledger.snapshot.sites[AWS].market is not None
+
+
+def test_the_times_of_the_plan_include_boot_and_release():
+    grid = RentedGrid()
+    measured(grid)
+    made = RunUseCases(grid.node).plan_run(pipeline())
+    (one,) = made.jobs
+    rental = one.rentals["burst"]
+    assert (one.starts, one.ends) == (0.0, pytest.approx(rental.total_seconds))
+    assert made.expected_seconds == pytest.approx(rental.total_seconds)
+    assert rental.seconds[Phase.BOOT] > 10
+
+
+def test_a_job_that_follows_on_the_same_machine_waits_for_no_boot():
+    grid = RentedGrid()
+    measured(grid)
+    jobs = (TRAIN, replace(TRAIN, name="again", needs=("train",)))
+    grid.submit(Pipeline(name="p", jobs=jobs))
+    grid.until(grid.is_over)
+    first, second = RunUseCases(grid.node).plan_run(Pipeline(name="p", jobs=jobs)).jobs
+    phases = first.rentals["burst"].seconds
+    assert second.starts == pytest.approx(first.ends - phases[Phase.RELEASE])
+    assert second.ends - second.starts == pytest.approx(first.ends - first.starts - phases[Phase.BOOT], abs=1)
+
+
+def behave_at(seconds: dict[str, Behaviour]) -> RentedGrid:
+    """A grid whose jobs behave as given, by name, and otherwise run for a minute."""
+    return RentedGrid(behave=lambda order: seconds.get(order.job.name, Behaviour(seconds=60.0)))
+
+
+def priced(grid: RentedGrid) -> None:
+    """Add a resource with dear machines, and measure the job on both resources."""
+    burst = grid.node.control.ledger.snapshot.resources["burst"]
+    with grid.node.changing() as transaction:
+        transaction.put(
+            replace(burst, settings={"instance_type": "gpu.one"}),
+            Resource(name="big", type=JobKind.COMMAND, site=AWS, gpus=1, settings={"gpu_memory": "40GB"}),
+        )
+    observed(grid)
+    for resource in ("burst", "big"):
+        grid.submit(pipeline(resource=resource))
+        grid.until(grid.is_over)
+
+
+def test_the_choice_by_deadline_is_made_when_the_job_is_ready():
+    grid = behave_at({"first": Behaviour(seconds=600.0)})
+    priced(grid)
+    train = replace(TRAIN, resource=None, resources=("big", "burst"), deadline_seconds=3600.0)
+    first = replace(TRAIN, name="first")
+    jobs = (first, replace(train, needs=("first",)))
+    run = RunUseCases(grid.node).start_run(Pipeline(name="p", jobs=jobs)).run
+    grid.until(
+        lambda: grid.node.control.ledger.snapshot.job_runs[f"{run.id}/first"].state is JobState.RUNNING
+    )
+    job_run = grid.node.control.ledger.snapshot.job_runs[f"{run.id}/train"]
+    assert job_run.job.resources == ("burst", "big"), "the cheapest at the start of the run is named first"
+    # the cheap type is not offered any more when the job is ready
+    site = grid.node.control.ledger.snapshot.sites[AWS]
+    left = tuple(one for one in site.market.offers if one.instance_type == "gpu.eight")
+    with grid.node.changing() as transaction:
+        transaction.put(replace(site, market=replace(site.market, offers=left)))
+    grid.until(lambda: not grid.node.control.ledger.snapshot.runs)
+    done = grid.store.get(JobRun, f"{run.id}/train").noun
+    assert done.resource == "big"
+    assert "big: the cheapest resource that meets the deadline" in " ".join(done.sizing.why)
+
+
+def test_a_job_is_not_tried_again_beyond_its_budget_and_the_event_has_the_reason():
+    failure = Behaviour(seconds=60.0, outcome=AttemptState.FAILED, cause=Cause.EXIT)
+    behaviours: dict[str, Behaviour] = {}
+    grid = behave_at(behaviours)
+    measured(grid)
+    observed(grid)
+    behaviours["train"] = failure
+    expected = planned(grid).rentals["burst"].total_micros
+    run = RunUseCases(grid.node).start_run(pipeline(retries=5, budget_micros=2 * expected)).run
+    grid.until(lambda: not grid.node.control.ledger.snapshot.runs)
+    failed = grid.store.get(JobRun, f"{run.id}/train").noun
+    assert failed.state is JobState.FAILED
+    assert 2 <= failed.attempts < 6
+    assert "exceeds the rest of the budget of" in failed.message
+    assert "; earlier attempts have cost" in failed.message
+    told = [one.body for one in grid.store.events(run_id=run.id) if one.type == "state"]
+    assert any("rest of the budget" in str(body.get("message", "")) for body in told)

@@ -82,4 +82,4 @@ def _rentable(site: Site, cloud: CloudPort, terms: frozenset[RentalTerms]) -> Si
     nodes, kept = slots_within(tuple(offers.values()), terms, machines)
     # if prices are unknown, nothing is within terms without max_price, but the sizes of machines are known
     nodes = nodes or slots(offers.values(), machines)
-    return SiteNodes(nodes=nodes, market=SiteOffers(offers=kept, asked=asked))
+    return SiteNodes(nodes=nodes, market=SiteOffers(offers=kept, asked=asked, charges=cloud.traits.charges))

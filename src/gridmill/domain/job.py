@@ -111,8 +111,9 @@ class Job:
 
     `deadline_seconds` is the time from the moment when the job is ready until its result must be at home. If
     the job can use several resources, it gets the cheapest resource that is expected to meet the deadline.
-    `budget_micros` is the highest expected cost of one attempt on a rented machine, in micro-units of the
-    currency of the provider's prices; a job that is expected to cost more is refused.
+    `budget_micros` is the highest cost of the job on rented machines in one run, in micro-units of the
+    currency of the provider's prices. The job is refused, or not tried again, if what its earlier attempts
+    have cost and the expected cost of the next attempt exceed it.
 
     If an earlier version was made from the same declaration, inputs and code, the job is restored from that
     version and is not executed. `cache` changes whether the job is restored: with `false`, the job is

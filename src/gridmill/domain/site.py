@@ -9,6 +9,7 @@ from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.machine import Offer
 from gridmill.domain.naming import suggestion
+from gridmill.domain.rental_estimate import Charges
 from gridmill.domain.route import Route
 from gridmill.errors import InputError
 
@@ -58,10 +59,12 @@ class ConfiguredNodes:
 class SiteOffers:
     """The offers of a cloud site when the site was last observed, as far as the planner needs them: the
     cheapest offer of each size within the terms of each resource. `asked` has the beginnings of the names of
-    regions, each with a type of machine (empty: any type), for which the provider was asked."""
+    regions, each with a type of machine (empty: any type), for which the provider was asked. `charges` are
+    the prices of everything but the machines, or None if they are unknown."""
 
     offers: tuple[Offer, ...] = ()
     asked: tuple[tuple[str, str], ...] = ()
+    charges: Charges | None = None
 
 
 MAX_MACHINES = "max_machines"

@@ -1,9 +1,10 @@
 """This module predicts what a run would do: order, sizes with reasons, expected memory and time, and
 obstacles."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from functools import partial
+from typing import TypeAlias
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.farm_protocol import QueuePosition
@@ -12,7 +13,8 @@ from gridmill.domain.graph import order
 from gridmill.domain.job import Job, JobSize, When
 from gridmill.domain.naming import suggestion
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.resource import Resource, asks_for_need, default_resource
+from gridmill.domain.rental_estimate import Phase
+from gridmill.domain.resource import Resource, asks_for_need, default_resource, keep_of
 from gridmill.domain.site import LOCAL
 from gridmill.domain.views import DryRun, PlannedJob
 from gridmill.scheduler.alternatives import CachedForecasts, ResourceCandidate, alternatives, demand_at
@@ -50,6 +52,7 @@ class TransferInput:
 
 
 NOTHING_CARRIED = TransferInput()
+Rent: TypeAlias = Callable[[PlannedJob], PlannedJob]
 
 
 def dry_run(
@@ -59,12 +62,14 @@ def dry_run(
     unchanged: frozenset[str],
     carrying: TransferInput = NOTHING_CARRIED,
     now: float = 0.0,
+    rent: Rent = lambda planned: planned,
 ) -> DryRun:
     """Return the predicted run of `pipeline` on an idle grid, in the order of its waves.
 
-    `sizes` has the known size of each job. `unchanged` has the jobs that would not run again. Raises
-    PipelineError for a cycle or for a needed job that does not exist. If a job cannot run for another
-    reason, the reason is stored in the field `problem` of the planned job.
+    `sizes` has the known size of each job. `rent` adds to a planned job the machines that would be
+    rented, and may choose another of the resources of the job. `unchanged` has the jobs that would not run
+    again. Raises PipelineError for a cycle or for a needed job that does not exist. If a job cannot run for
+    another reason, the reason is stored in the field `problem` of the planned job.
     """
     waves: dict[str, int] = {}
     planned: dict[str, PlannedJob] = {}
@@ -74,9 +79,12 @@ def dry_run(
         waves[name] = 1 + max((waves[need] for need in job.all_needs), default=0)
         size = sizes.get(name, JobSize(rows=job.rows))
         sites = {job_name: one.site for job_name, one in planned.items()}
-        placed = _placed(job, pipeline, joining, size, carrying, sites)
+        place = partial(
+            _placed, pipeline=pipeline, joining=joining, size=size, carrying=carrying, sites=sites
+        )
+        placed = place(job) if name in unchanged else _rented(place, job, rent)
         planned[name] = replace(placed, wave=waves[name], unchanged=name in unchanged)
-    timed = _Timeline(snapshot).times(planned)
+    timed = _Timeline(snapshot, _keeps(pipeline, snapshot)).times(planned)
     jobs = tuple(sorted(timed, key=lambda job: job.wave))
     ends = [job.ends for job in jobs]
     job_name = [end for end in ends if end is not None]
@@ -85,6 +93,30 @@ def dry_run(
         jobs=jobs,
         peak_memory_bytes=_peak_memory(jobs),
         expected_seconds=max(job_name, default=0.0) if len(job_name) == len(ends) else None,
+    )
+
+
+def _keeps(pipeline: Pipeline, snapshot: Snapshot) -> dict[str, float]:
+    resources = (*snapshot.resources.values(), *pipeline.resources)
+    sites = snapshot.sites
+    return {one.name: keep_of(one, sites[one.site].kind if one.site in sites else None) for one in resources}
+
+
+def _rented(place: Callable[[Job], PlannedJob], job: Job, rent: Rent) -> PlannedJob:
+    """Return the planned job with the machines that would be rented. If its deadline or its budget chooses
+    another resource, the job is planned there."""
+    placed = place(job)
+    rented = rent(placed)
+    if rented.resource == placed.resource:
+        return rented
+    moved = place(_only(job, rented.resource))
+    return replace(
+        moved,
+        rentals=rented.rentals,
+        alternatives=rented.alternatives,
+        choice=rented.choice,
+        problem=moved.problem or rented.problem,
+        unchecked=moved.unchecked or rented.unchecked,
     )
 
 
@@ -250,24 +282,43 @@ class _Timeline:
     """A timeline of a predicted run. The timeline places each job at the earliest time that its needed jobs
     and the CPUs and memory of a pod allow."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, keeps: Mapping[str, float]) -> None:
         self._snapshot = snapshot
+        self._keeps = keeps
+        """The seconds for which an idle deployment of each resource is kept."""
         self._taken: list[_TimelineJob] = []
 
     def times(self, planned: Mapping[str, PlannedJob]) -> list[PlannedJob]:
-        """Return the jobs with `starts` and `ends`, if these times can be estimated."""
+        """Return the jobs with `starts` and `ends`, if these times can be estimated. The time of a job on a
+        rented machine begins with the request for the machine, and ends when the machine is returned. The
+        jobs that need its result start when the result is at home."""
         timed: dict[str, PlannedJob] = {}
+        home: dict[str, float | None] = {}
         for name, job in planned.items():
-            ends = [timed[need].ends for need in job.needs]
-            present_ends = [end for end in ends if end is not None]
-            seconds = 0.0 if not _will_run(job) else _seconds(job)
-            timed[name] = job
-            if len(present_ends) == len(ends) and (seconds is not None):
-                starts = self._place(job, max(present_ends, default=0.0), seconds)
-                timed[name] = replace(job, starts=starts, ends=starts + seconds)
-            elif len(present_ends) == len(ends):
-                timed[name] = replace(job, starts=max(present_ends, default=0.0))
+            needed = [home[need] for need in job.needs]
+            present = [end for end in needed if end is not None]
+            earliest = max(present, default=0.0)
+            seconds = 0.0 if not _will_run(job) else self._seconds(job, earliest)
+            timed[name], home[name] = job, None
+            if len(present) == len(needed) and (seconds is not None):
+                starts = self._place(job, earliest, seconds)
+                home[name] = starts + seconds
+                timed[name] = replace(job, starts=starts, ends=starts + seconds + _release_seconds(job))
+            elif len(present) == len(needed):
+                timed[name] = replace(job, starts=earliest)
         return list(timed.values())
+
+    def _seconds(self, job: PlannedJob, earliest: float) -> float | None:
+        """Return the expected seconds until the result of the job is at home. A machine that an earlier job
+        has left is used again if it is kept until then."""
+        seconds = _seconds(job)
+        keep = self._keeps.get(job.resource, 0.0)
+        is_up = any(
+            one.resource == job.resource and one.ends <= earliest <= one.ends + keep for one in self._taken
+        )
+        rental = job.rentals.get(job.resource)
+        boot = 0.0 if rental is None or is_up else rental.seconds.get(Phase.BOOT, 0.0)
+        return None if seconds is None else boot + seconds
 
     def _place(self, job: PlannedJob, earliest: float, seconds: float) -> float:
         if seconds == 0.0:
@@ -290,6 +341,12 @@ class _Timeline:
         memory = sum(taken.memory_bytes for taken in concurrent) + job.sizing.amounts.memory_bytes
         same = sum(taken.resource == job.resource for taken in concurrent)
         return memory <= largest.memory_bytes and same < most_jobs(largest.cpus)
+
+
+def _release_seconds(job: PlannedJob) -> float:
+    """Return the seconds from the moment when the result is at home until the rented machine has ended."""
+    rental = job.rentals.get(job.resource) if _will_run(job) else None
+    return 0.0 if rental is None else rental.seconds.get(Phase.RELEASE, 0.0)
 
 
 def _will_run(job: PlannedJob) -> bool:

@@ -202,6 +202,12 @@ def choose_within(
     return TermsChoice(resource=best.resource, why=reason)
 
 
+def meets(one: TimeAndCost, *, deadline_seconds: float | None, budget_micros: int | None) -> bool:
+    """Return whether a resource is expected to meet the deadline and the budget."""
+    is_timely = deadline_seconds is None or (one.seconds is not None and one.seconds <= deadline_seconds)
+    return is_timely and _is_affordable(one, budget_micros)
+
+
 def _is_affordable(one: TimeAndCost, budget_micros: int | None) -> bool:
     return budget_micros is None or (one.micros is not None and one.micros <= budget_micros)
 

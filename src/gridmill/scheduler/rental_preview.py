@@ -8,9 +8,9 @@ from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
 from gridmill.domain.lease import DISK_BYTES, HOUR_SECONDS, Lease, RentalTerms
 from gridmill.domain.machine import Offer
-from gridmill.domain.rental_estimate import Charges, RentalEstimate, show_money
+from gridmill.domain.rental_estimate import Charges, Phase, RentalEstimate, show_money
 from gridmill.domain.rental_terms import rental_terms
-from gridmill.domain.resource import Resource, TransferEstimate
+from gridmill.domain.resource import Resource, Sizing, TransferEstimate
 from gridmill.domain.site import Site
 from gridmill.domain.views import PlannedJob
 from gridmill.scheduler.rental_choice import Market, misfit, price_of
@@ -32,6 +32,14 @@ class SiteMarket:
     problem: str = ""
 
 
+def market_of(site: Site) -> SiteMarket:
+    """Return the offers of a site when it was last observed."""
+    if site.market is None:
+        return SiteMarket(market=Market(capacities={}), problem="the offers were not read yet")
+    market = Market(offers=site.market.offers, capacities={})
+    return SiteMarket(market=market, charges=site.market.charges)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentalPreview:
     """The machine that would be rented for a job. `bound_micros` is the highest cost that the terms of the
@@ -44,6 +52,11 @@ class RentalPreview:
     unchecked: str = ""
 
     @property
+    def boot_seconds(self) -> float:
+        """The expected seconds until the machine is ready."""
+        return 0.0 if self.rental is None else self.rental.seconds.get(Phase.BOOT, 0.0)
+
+    @property
     def micros(self) -> int | None:
         """The expected cost in micro-units. If it is unknown, the highest possible cost."""
         expected = None if self.rental is None else self.rental.total_micros
@@ -53,19 +66,19 @@ class RentalPreview:
 def preview_rental(
     resource: Resource,
     site: Site,
-    planned: PlannedJob,
+    sizing: Sizing,
     place: SiteMarket,
     leases: Sequence[Lease],
     *,
     run_seconds: float | None,
     transfer: TransferEstimate | None,
 ) -> RentalPreview:
-    """Return the cheapest machine that fits the size and the terms of a planned job. Raises InputError if a
-    setting of the resource is invalid."""
+    """Return the cheapest machine that fits the size of a job and the terms of its resource. Raises
+    InputError if a setting of the resource is invalid."""
     terms = rental_terms(resource, site)
     if place.problem:
         return RentalPreview(unchecked=f"what {site.name} offers: {place.problem}")
-    needs = _pod_amounts(resource, planned.sizing.amounts)
+    needs = _pod_amounts(resource, sizing.amounts)
     offer, reasons = _cheapest(terms, needs, place.market)
     if offer is None:
         text = f"{show_bytes(needs.memory_bytes)}, {needs.cpus:g} CPUs and {needs.gpus} GPUs"
@@ -83,7 +96,7 @@ def preview_rental(
         charges=place.charges,
         disk_bytes=disk_bytes,
     )
-    machines = max(1, planned.sizing.workers)
+    machines = max(1, sizing.workers)
     return RentalPreview(
         rental=replace(rental, machines=machines), bound_micros=_bound(terms, price, machines)
     )

@@ -75,7 +75,7 @@ def preview(
     run_seconds: float | None = 3600.0,
 ) -> RentalPreview:
     """The preview of a job without transfers."""
-    return preview_rental(resource, SITE, one, market, (), run_seconds=run_seconds, transfer=None)
+    return preview_rental(resource, SITE, one.sizing, market, (), run_seconds=run_seconds, transfer=None)
 
 
 def with_settings(**settings: str) -> Resource:

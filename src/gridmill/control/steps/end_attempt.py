@@ -12,6 +12,7 @@ from functools import partial
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Candidates, Catalog, Endings, Problems, ReportedProgress
 from gridmill.control.steps.gangs import note_end
+from gridmill.control.steps.job_terms import over_budget
 from gridmill.control.steps.latest import note_latest
 from gridmill.control.steps.lineage import with_origin
 from gridmill.control.steps.output_folders import discard_parts, left_behind, output_uri, parts_of
@@ -124,6 +125,8 @@ def _settle(endings: Endings, transaction: Transaction, attempt: Attempt, outcom
     out_of_memory = ended.cause == Cause.MEMORY
     largest, whose = _most_memory(endings.ledger, job_run) if out_of_memory else (0, "")
     after = settle(job_run, ended, transaction.now, largest=largest, whose=whose)
+    if after.state is JobState.WAITING and (why := over_budget(endings.ledger, after, transaction.now)):
+        after = replace(after, state=JobState.FAILED, message=why, ended=transaction.now)
     line = endings.reported.last_lines.get(job_run.id, "")
     if line and after.state in (JobState.SUCCEEDED, JobState.FAILED):
         after = replace(after, message=f"{after.message}: {line}" if after.message else line)

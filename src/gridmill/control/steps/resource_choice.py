@@ -7,6 +7,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.state import Catalog, JobMoves, SiteStates
 from gridmill.control.steps.end_attempt import defect
 from gridmill.control.steps.inputs import inputs_of
+from gridmill.control.steps.job_terms import has_terms, within_terms
 from gridmill.control.steps.parts import cut
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.run_lifecycle import resources_for
@@ -45,7 +46,7 @@ def chosen_resource(
     removed."""
     snapshot, job = joining.snapshot, job_run.job
     resources = resources_for(job, job_run.pipeline, snapshot.resources)
-    if len(resources) == 1:
+    if len(resources) == 1 and not has_terms(job):
         return resources[0], None
     readings = readings_of(moves.catalog, (entry.artifact for entry in inputs))
     sizings = {one.name: _sized(snapshot, job_run, size, one) for one in resources}
@@ -67,6 +68,10 @@ def chosen_resource(
             replace(one, problem=refused) if one.resource == job_run.resource else one for one in options
         )
     choice = choose(options, job_run.resource if standing else "", job_run.moves)
+    if has_terms(job):
+        named = {one.name: one for one in resources}
+        now = moves.timeline.now()
+        choice = within_terms(moves.ledger, job_run, choice, named, sizings, now, standing=standing)
     chosen = next(one for one in resources if one.name == choice.resource)
     if not standing or chosen.name != job_run.resource:
         demand = demand_at(job, sizings[chosen.name], job_run.project)

@@ -17,6 +17,7 @@ from gridmill.control.state import (
 )
 from gridmill.control.steps.end_attempt import defect
 from gridmill.control.steps.inputs import checkpoints_of, inputs_of, leaves_checkpoints, size_of
+from gridmill.control.steps.job_terms import has_terms
 from gridmill.control.steps.latest import note_latest
 from gridmill.control.steps.parts import cut, gather
 from gridmill.control.steps.provenance import (
@@ -369,7 +370,7 @@ def _read_execution(
 
 def _read_place(parts: _Parts, job_run: JobRun, content: JobContent) -> JobPlace:
     name, choice, snapshot = job_run.resource, None, parts.ledger.snapshot
-    if job_run.job.resources:
+    if job_run.job.resources or has_terms(job_run.job):
         try:
             chosen, choice = chosen_resource(
                 parts.moves, parts.joining, job_run, content.inputs, content.size

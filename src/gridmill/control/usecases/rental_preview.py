@@ -144,7 +144,7 @@ def _previews(
         previews[name] = preview_rental(
             resource,
             facts.sites[resource.site],
-            planned,
+            planned.sizing,
             facts.markets[resource.site],
             facts.leases,
             run_seconds=run_seconds,

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -10,7 +11,7 @@ from gridmill.control.node import ControlNode
 from gridmill.control.steps.expected_sizes import expected_sizes
 from gridmill.control.steps.pipeline_folders import conflict_of
 from gridmill.control.steps.result_names import check_names_exist
-from gridmill.control.steps.reuse_forecast import decide_reuse, find_broken
+from gridmill.control.steps.reuse_forecast import ReuseDecision, decide_reuse, find_broken
 from gridmill.control.steps.run_lifecycle import (
     all_resources_used,
     as_altered,
@@ -45,7 +46,7 @@ from gridmill.control.usecases.rental_preview import (
 from gridmill.control.usecases.run_views import RunViews
 from gridmill.control.usecases.sinks import AlterationUseCases
 from gridmill.domain.due_times import check_times
-from gridmill.domain.frozen import replace
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.graph import order
 from gridmill.domain.job import Job
 from gridmill.domain.job_log import LogEntry, offset_of
@@ -74,6 +75,18 @@ times as many as the read before."""
 
 _VIEWS_AT_ONCE = 50
 _NAMED_JOBS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Foreseen:
+    """The predicted run, the first resource of each job, the files of its sources, the versions that would be
+    used again, and the jobs that would not run again."""
+
+    made: DryRun
+    used: Mapping[str, Resource]
+    listings: Mapping[str, SourceListing]
+    reuse: Mapping[str, ReuseDecision]
+    unchanged: frozenset[str]
 
 
 class RunUseCases(AlterationUseCases):
@@ -119,8 +132,36 @@ class RunUseCases(AlterationUseCases):
             return self._plan_run(pipeline)
 
     def _plan_run(self, pipeline: Pipeline) -> DryRun:
-        check_times(pipeline)
         pipeline = as_altered(self._ledger, pipeline)
+        seen = self._foreseen(pipeline)
+        made, used = seen.made, seen.used
+        with self._node.lock:
+            resources = self._resources(pipeline)
+            going = {one.job: resources.get(one.resource, used[one.job]) for one in made.jobs}
+            advice = {job.name: self._advice(job, pipeline.name, going[job.name]) for job in pipeline.jobs}
+            conflict = conflict_of(self._ledger, self._control.storage, pipeline)
+            checked = [
+                with_columns_checked(self._control.catalog, pipeline, one, seen.unchanged)
+                for one in made.jobs
+            ]
+            checked = [self._with_request(one, going[one.job]) for one in checked]
+        problems = self._unlisted(pipeline, seen.listings)
+        told = (
+            replace(
+                job,
+                problem=job.problem or problems.get(job.job, "") or seen.reuse[job.job].problem,
+                reason=seen.reuse[job.job].reason,
+                advice=advice[job.job],
+                waiting=seen.listings.get(job.job, NOTHING).waiting,
+            )
+            for job in checked
+        )
+        made = replace(made, jobs=tuple(told), conflict=conflict)
+        return with_preflight(self._control.catalog, self._control.storage, pipeline, made, self._node.lock)
+
+    def _foreseen(self, pipeline: Pipeline) -> _Foreseen:
+        """Predict the sizes, times, places and costs of the jobs, without a check of their data."""
+        check_times(pipeline)
         with self._node.lock:
             check_secrets_exist(self._ledger, pipeline.jobs)
         listings = list_sources(
@@ -144,41 +185,18 @@ class RunUseCases(AlterationUseCases):
                 job if used[job.name].default or job.resources else replace(job, resource=used[job.name].name)
                 for job in pipeline.jobs
             )
-            foreseen = decide_reuse(
+            reuse = decide_reuse(
                 self._control.catalog, self._control.code, self._control.timeline, pipeline, listings, broken
             )
-            unchanged = frozenset(name for name, one in foreseen.items() if one.version is not None)
+            unchanged = frozenset(name for name, one in reuse.items() if one.version is not None)
             sizes = expected_sizes(self._control.catalog, pipeline, listings, unchanged)
             carrying = transfer_input(
                 self._control.catalog, self._control.site_states, pipeline, unchanged, lacking
             )
             now = self._control.timeline.now()
-            made = dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged, carrying, now)
-            rented = {one.job: self._with_rentals(one, pipeline, resources, renting) for one in made.jobs}
-            if any(rented[one.job].resource != one.resource for one in made.jobs):
-                jobs = tuple(_on_resource(job, rented[job.name].resource) for job in jobs)
-                made = dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged, carrying, now)
-            made = replace(made, jobs=tuple(_with_money(one, rented[one.job]) for one in made.jobs))
-            going = {one.job: resources.get(one.resource, used[one.job]) for one in made.jobs}
-            advice = {job.name: self._advice(job, pipeline.name, going[job.name]) for job in pipeline.jobs}
-            conflict = conflict_of(self._ledger, self._control.storage, pipeline)
-            checked = [
-                with_columns_checked(self._control.catalog, pipeline, one, unchanged) for one in made.jobs
-            ]
-            checked = [self._with_request(one, going[one.job]) for one in checked]
-        problems = self._unlisted(pipeline, listings)
-        told = (
-            replace(
-                job,
-                problem=job.problem or problems.get(job.job, "") or foreseen[job.job].problem,
-                reason=foreseen[job.job].reason,
-                advice=advice[job.job],
-                waiting=listings.get(job.job, NOTHING).waiting,
-            )
-            for job in checked
-        )
-        made = replace(made, jobs=tuple(told), conflict=conflict)
-        return with_preflight(self._control.catalog, self._control.storage, pipeline, made, self._node.lock)
+            rent = partial(_with_rentals, pipeline, resources, renting)
+            made = dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged, carrying, now, rent)
+        return _Foreseen(made=made, used=used, listings=listings, reuse=reuse, unchanged=unchanged)
 
     def _rental_facts(self, pipeline: Pipeline) -> RentalFacts:
         """Return what cloud sites offer for the jobs of a pipeline. The providers are asked without the
@@ -193,17 +211,12 @@ class RunUseCases(AlterationUseCases):
         markets = read_markets(sites, used, ports, self._control.open_site)
         return RentalFacts(sites=sites, markets=markets, leases=tuple(self._list(Lease)))
 
-    def _with_rentals(
-        self, planned: PlannedJob, pipeline: Pipeline, resources: Mapping[str, Resource], facts: RentalFacts
-    ) -> PlannedJob:
-        job = pipeline.job(planned.job)
-        return planned if planned.unchanged else with_rentals(planned, job, resources, facts)
-
     def _within_terms(self, pipeline: Pipeline) -> Pipeline:
-        """Return the pipeline in which each job with a deadline has the resource that meets it at the lowest
-        cost. Raises PipelineError if a job is expected to cost more than its budget, before anything is
-        rented."""
-        planned = {one.job: one for one in self.plan_run(pipeline).jobs}
+        """Return the pipeline in which each job with a deadline or a budget names first the resource that is
+        expected to meet it at the lowest cost. The choice is made again when the job is ready. Raises
+        PipelineError if a job is expected to cost more than its budget, before anything is rented."""
+        with with_lines(pipeline.lines, pipeline.name):
+            planned = {one.job: one for one in self._foreseen(pipeline).made.jobs}
         for job in pipeline.jobs:
             one = planned.get(job.name)
             if one is not None and job.budget_micros is not None and one.problem and not one.unchanged:
@@ -211,7 +224,7 @@ class RunUseCases(AlterationUseCases):
         return replace(
             pipeline,
             jobs=tuple(
-                _on_resource(job, planned[job.name].resource)
+                _named_first(job, planned[job.name].resource)
                 if job.deadline_seconds or job.budget_micros is not None
                 else job
                 for job in pipeline.jobs
@@ -519,18 +532,13 @@ def _that_fit(events: Sequence[Event], size: int, *, at_least: int) -> Iterator[
         yield event
 
 
-def _on_resource(job: Job, resource: str) -> Job:
-    """Return the job with this resource instead of its choice of resources."""
-    return replace(job, resource=resource, resources=(), at=None) if job.resources else job
+def _named_first(job: Job, resource: str) -> Job:
+    """Return the job with this resource as the first one of its choice."""
+    others = (name for name in job.resources if name != resource)
+    return replace(job, resources=(resource, *others)) if job.resources else job
 
 
-def _with_money(planned: PlannedJob, rented: PlannedJob) -> PlannedJob:
-    """Return the planned job with the machines that would be rented, and with the reason for its resource."""
-    return replace(
-        planned,
-        rentals=rented.rentals,
-        alternatives=rented.alternatives,
-        choice=rented.choice,
-        problem=planned.problem or rented.problem,
-        unchecked=planned.unchecked or rented.unchecked,
-    )
+def _with_rentals(
+    pipeline: Pipeline, resources: Mapping[str, Resource], facts: RentalFacts, planned: PlannedJob
+) -> PlannedJob:
+    return with_rentals(planned, pipeline.job(planned.job), resources, facts)

@@ -1,0 +1,147 @@
+"""This module applies the `deadline` and the `budget` of a job when the job becomes ready, while it waits,
+and before it is tried again: with the time that is left, and with what its earlier attempts have cost."""
+
+from collections.abc import Mapping, Sequence
+
+from gridmill.control.ledger import Ledger
+from gridmill.domain.frozen import replace
+from gridmill.domain.job import Job
+from gridmill.domain.lease import Lease
+from gridmill.domain.lease_cost import CostBy, costs
+from gridmill.domain.rental_estimate import show_money
+from gridmill.domain.resource import Resource, ResourceAlternative, ResourceChoice, Sizing
+from gridmill.domain.run import JobRun
+from gridmill.domain.site import Site, SiteKind
+from gridmill.errors import PipelineError
+from gridmill.scheduler.rental_estimate import TimeAndCost, choose_within, meets
+from gridmill.scheduler.rental_preview import RentalPreview, market_of, preview_rental
+from gridmill.scheduler.snapshot import Snapshot
+
+
+def has_terms(job: Job) -> bool:
+    """Return whether the job has a deadline or a budget."""
+    return job.deadline_seconds is not None or job.budget_micros is not None
+
+
+def within_terms(
+    ledger: Ledger,
+    job_run: JobRun,
+    choice: ResourceChoice,
+    resources: Mapping[str, Resource],
+    sizings: Mapping[str, Sizing],
+    now: float,
+    *,
+    standing: bool,
+) -> ResourceChoice:
+    """Return the resource that meets the deadline of a job with the time that is left, at the lowest cost and
+    within the rest of its budget. If a site's offers are not known yet, the resource that was planned at the
+    start of the run is returned, which is the first one. A job that stands in a queue stays there while this
+    meets its terms. Raises PipelineError if no resource is within the budget."""
+    snapshot, job = ledger.snapshot, job_run.job
+    rented = [one for one in resources.values() if _is_rented(snapshot, one)]
+    if any(snapshot.sites[one.site].market is None for one in rented):
+        first = job_run.resource if standing else next(iter(resources))
+        return replace(choice, resource=first)
+    leases = tuple(ledger.read_all(Lease)) if rented else ()
+    previews = {
+        one.resource: _preview(snapshot, resources[one.resource], sizings[one.resource], one, leases)
+        for one in choice.alternatives
+        if resources[one.resource] in rented
+    }
+    options = _options(snapshot, choice.alternatives, previews)
+    currency = next((one.rental.currency for one in previews.values() if one.rental is not None), "USD")
+    spent = spent_micros(leases, job_run, currency, now)
+    waited = now - job_run.ready if standing and job_run.ready is not None else 0.0
+    deadline = None if job.deadline_seconds is None else job.deadline_seconds - waited
+    budget = None if job.budget_micros is None else job.budget_micros - spent
+    current = next((one for one in options if standing and one.resource == job_run.resource), None)
+    if current is not None and meets(current, deadline_seconds=deadline, budget_micros=budget):
+        return replace(choice, resource=current.resource)
+    if not options:
+        return choice
+    made = choose_within(options, deadline_seconds=deadline, budget_micros=budget, currency=currency)
+    if made.refused:
+        raise PipelineError(_refusal(made.refused, spent, currency), place=f"jobs.{job.name}.budget")
+    return replace(choice, resource=made.resource, why=f"{choice.why}; {made.resource}: {made.why}")
+
+
+def _is_rented(snapshot: Snapshot, resource: Resource) -> bool:
+    site = snapshot.sites.get(resource.site)
+    return site is not None and site.kind is SiteKind.CLOUD
+
+
+def _preview(
+    snapshot: Snapshot,
+    resource: Resource,
+    sizing: Sizing,
+    one: ResourceAlternative,
+    leases: Sequence[Lease],
+) -> RentalPreview:
+    site: Site = snapshot.sites[resource.site]
+    place = market_of(site)
+    return preview_rental(
+        resource, site, sizing, place, leases, run_seconds=one.run_seconds, transfer=one.transfer
+    )
+
+
+def _options(
+    snapshot: Snapshot,
+    alternatives: Sequence[ResourceAlternative],
+    previews: Mapping[str, RentalPreview],
+) -> list[TimeAndCost]:
+    options: list[TimeAndCost] = []
+    for one in alternatives:
+        preview = previews.get(one.resource)
+        if one.problem or one.unreachable or (preview is not None and preview.problem):
+            continue
+        boot = 0.0 if preview is None or one.resource in snapshot.places.open else preview.boot_seconds
+        options.append(
+            TimeAndCost(
+                resource=one.resource,
+                seconds=None if one.seconds is None else one.seconds + boot,
+                micros=0 if preview is None else preview.micros,
+            )
+        )
+    return options
+
+
+def spent_micros(leases: Sequence[Lease], job_run: JobRun, currency: str, now: float) -> int:
+    """Return what the earlier attempts of a job in its run have cost, in micro-units of the currency."""
+    used = [one for one in leases if any(use.run_id == job_run.run_id for use in one.uses)]
+    name = f"{job_run.run_id}/{job_run.job.name}"
+    rows = costs(used, CostBy.JOB, now)
+    return sum(row.micros for row in rows if row.name == name and row.currency == currency)
+
+
+def over_budget(ledger: Ledger, job_run: JobRun, now: float) -> str:
+    """Return the reason why a job is not tried again on its rented machine: its earlier attempts and the
+    expected cost of the next one exceed its budget. The result is empty if they do not."""
+    budget, snapshot = job_run.job.budget_micros, ledger.snapshot
+    resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
+    if budget is None or resource is None or not _is_rented(snapshot, resource):
+        return ""
+    site, leases = snapshot.sites[resource.site], tuple(ledger.read_all(Lease))
+    preview = preview_rental(
+        resource,
+        site,
+        job_run.sizing,
+        market_of(site),
+        leases,
+        run_seconds=job_run.sizing.expected_seconds,
+        transfer=None,
+    )
+    currency = "USD" if preview.rental is None else preview.rental.currency
+    spent = spent_micros(leases, job_run, currency, now)
+    expected = preview.micros or 0
+    if spent + expected <= budget:
+        return ""
+    text = (
+        f"the expected cost of {show_money(expected, currency)} exceeds the rest of the budget of"
+        f" {show_money(budget, currency)}"
+    )
+    return _refusal(text, spent, currency)
+
+
+def _refusal(text: str, spent: int, currency: str) -> str:
+    before = f"; earlier attempts have cost {show_money(spent, currency)}" if spent else ""
+    return f"{text}{before}. Increase `budget`, or set `max_cost` of the resource"
