@@ -15,6 +15,7 @@ import threading
 from http.server import ThreadingHTTPServer
 from typing import Any
 
+from gridmill.testing.cloud.machine_host import MetadataKind
 from gridmill.testing.cloud.metadata_service import Metadata, handler
 
 MODULE = "gridmill.testing.cloud.fabric"
@@ -41,6 +42,7 @@ class Machines:
                 items=command["items"],
                 user_data=base64.b64decode(command["user_data"]),
                 tokens_required=command["tokens_required"],
+                kind=MetadataKind(command["kind"]),
             )
         elif "path" in command:
             if address in self._by_address:

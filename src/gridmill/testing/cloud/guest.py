@@ -101,6 +101,8 @@ while [ "$2" = --wait ] && [ ! -e /var/lib/cloud/instance/boot-finished ]; do sl
 END
 cp /usr/sbin/poweroff /usr/sbin/halt
 chmod 755 /usr/sbin/poweroff /usr/sbin/halt /usr/sbin/shutdown /usr/bin/systemctl /usr/bin/cloud-init
+"""
+_ADD_USER = r"""
 getent passwd "$USER" > /dev/null || {
   if command -v sudo > /dev/null; then
     useradd -m -s /bin/bash "$USER"
@@ -121,7 +123,23 @@ mkdir -p "/home/$USER/.ssh" /root/.ssh
 chown -R "$USER:$USER" "/home/$USER"
 chmod 700 "/home/$USER/.ssh" /root/.ssh
 """
-"""Adds the commands that end a machine, and its user."""
+FILES += _ADD_USER  # FILES adds the commands that end a machine, and its user
+
+NAME_OF_METADATA_SERVER = "echo '169.254.169.254 metadata.google.internal metadata' >> /etc/hosts"
+LOGIN = (
+    "set -e\nUSER=$1; KEY=$2\n"
+    + _ADD_USER
+    + r"""
+keys="$(getent passwd "$USER" | cut -d: -f6)/.ssh/authorized_keys"
+printf '%s\n' "$KEY" >> "$keys"
+chown "$USER" "$keys"
+chmod 600 "$keys"
+"""
+)
+"""Adds a user with an SSH key, as the guest agent of Google does.
+
+Source: https://cloud.google.com/compute/docs/images/guest-agent
+"""
 
 SSHD_CONFIG = r"""
 set -e

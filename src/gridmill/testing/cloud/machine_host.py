@@ -29,7 +29,9 @@ class Ingress:
 class MachineSpec:
     """A machine to start. `address` is its private and `public_address` its public IPv4 address (empty if it
     has none). `user_data` are the bytes that cloud-init gets. `public_keys` are OpenSSH public keys by name.
-    `metadata` are the contents of the instance metadata by path, such as `placement/region`."""
+    `metadata` are the contents of the instance metadata by path, such as `placement/region`. `logins` are
+    pairs of a user, who is created with the right to use sudo, and an OpenSSH public key. `startup_script` is
+    run as root after cloud-init."""
 
     id: str
     host_name: str
@@ -41,6 +43,8 @@ class MachineSpec:
     ingress: tuple[Ingress, ...] = ()
     tokens_required: bool = True
     metadata_kind: MetadataKind = MetadataKind.EC2
+    logins: tuple[tuple[str, str], ...] = ()
+    startup_script: bytes = b""
     boot_seconds: float = 0.0
     boots: bool = True
 
@@ -52,6 +56,8 @@ class MachineHost(Protocol):
     """The addresses of all simulated private networks."""
     public_network: IPv4Network
     """The addresses that the simulation uses as public addresses."""
+    address: str
+    """The address of this computer for the machines. It is empty if the machines are not real."""
 
     def start(self, spec: MachineSpec, ended: Callable[[str], None]) -> None:
         """Starts a machine. `ended` is called with the id of the machine if the machine shuts itself down."""
@@ -82,6 +88,7 @@ class NoMachines:
         # 198.18.0.0/15 is reserved for benchmarks (RFC 2544): nothing real has such an address.
         self.private_network = IPv4Network("10.0.0.0/13")
         self.public_network = IPv4Network("198.18.0.0/15")
+        self.address = ""
         self.metadata: dict[str, dict[str, str]] = {}
         self.ingress: dict[str, tuple[Ingress, ...]] = {}
         self._ended: dict[str, Callable[[str], None]] = {}

@@ -1,4 +1,4 @@
-"""The instance metadata service of simulated EC2 machines.
+"""The instance metadata service of simulated machines: that of EC2, and the server for all of them.
 
 Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html (paths, tokens
 and status codes) and
@@ -15,10 +15,13 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from gridmill.domain.frozen import dataclass
+from gridmill.testing.cloud import google_metadata
+from gridmill.testing.cloud.machine_host import MetadataKind
 
 TOKEN = "X-aws-ec2-metadata-token"
 TTL = "X-aws-ec2-metadata-token-ttl-seconds"
 _LONGEST_TTL_SECONDS = 21_600
+_HEADERS = (TOKEN, TTL, google_metadata.FLAVOR, "X-Forwarded-For")
 _VERSIONS = re.compile(r"/(latest|\d{4}-\d\d-\d\d)/(.*)")
 
 
@@ -29,6 +32,7 @@ class Metadata:
     items: dict[str, str] = field(default_factory=dict)
     user_data: bytes = b""
     tokens_required: bool = True
+    kind: MetadataKind = MetadataKind.EC2
     tokens: dict[str, float] = field(default_factory=dict)
     """When each token expires, as monotonic time in seconds."""
 
@@ -107,11 +111,15 @@ def handler(find: Callable[[str], Metadata | None]) -> type[BaseHTTPRequestHandl
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             machine = find(self.client_address[0])
-            headers = {
-                name: self.headers[name] for name in (TOKEN, TTL, "X-Forwarded-For") if self.headers[name]
-            }
-            status, body = answer(machine, self.command, self.path, headers, time.monotonic())
+            headers = {name: self.headers[name] for name in _HEADERS if self.headers[name]}
+            is_gce = machine is not None and machine.kind == MetadataKind.GCE
+            if machine is not None and is_gce:
+                status, body = google_metadata.answer(machine.items, self.path, headers)
+            else:
+                status, body = answer(machine, self.command, self.path, headers, time.monotonic())
             self.send_response(status)
+            if is_gce:
+                self.send_header(google_metadata.FLAVOR, "Google")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

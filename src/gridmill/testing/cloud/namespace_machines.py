@@ -32,6 +32,8 @@ from gridmill.testing.cloud.cloud_init import BootFile
 from gridmill.testing.cloud.guest import (
     BOOT,
     FILES,
+    LOGIN,
+    NAME_OF_METADATA_SERVER,
     REAL_CLOUD_INIT,
     REAL_CLOUD_INIT_AFTER_SSHD,
     SSHD,
@@ -140,12 +142,13 @@ class NamespaceMachines:
         items = dict(spec.metadata) | {
             f"public-keys/{number}/openssh-key": key for number, (_, key) in enumerate(spec.public_keys)
         }
-        if spec.metadata_kind == MetadataKind.EC2:
+        if spec.metadata_kind != MetadataKind.NONE:
             self._tell(
                 address=spec.address,
                 items=items,
                 user_data=base64.b64encode(spec.user_data).decode(),
                 tokens_required=spec.tokens_required,
+                kind=spec.metadata_kind.value,
             )
         machine.thread = threading.Thread(target=self._live, args=(machine, ended), name=spec.id, daemon=True)
         machine.thread.start()
@@ -294,9 +297,20 @@ class NamespaceMachines:
     def _boot(self, machine: _Machine, console: IO[bytes]) -> None:
         kind = "real" if self._real_cloud_init else "own"
         self._inside(machine, console, "bash", "-c", FILES, "files", USER, kind)
+        if machine.spec.metadata_kind == MetadataKind.GCE:
+            self._inside(machine, console, "sh", "-c", NAME_OF_METADATA_SERVER)
         if self._real_cloud_init:
             self._boot_with_cloud_init(machine, console)
-            return
+        else:
+            self._boot_without_cloud_init(machine, console)
+        if machine.spec.startup_script:
+            script = "/run/startup-script"
+            self._write(
+                machine, console, [BootFile(path=script, content=machine.spec.startup_script, mode="0700")]
+            )
+            self._inside(machine, console, script)
+
+    def _boot_without_cloud_init(self, machine: _Machine, console: IO[bytes]) -> None:
         plan = boots_with(machine.spec)
         for problem in plan.problems:
             console.write(f"cloud-init: the simulation does not implement {problem}\n".encode())
@@ -318,6 +332,8 @@ class NamespaceMachines:
         self._inside(machine, console, "sh", "-c", REAL_CLOUD_INIT_AFTER_SSHD)
 
     def _start_sshd(self, machine: _Machine, console: IO[bytes]) -> None:
+        for user, key in machine.spec.logins:
+            self._inside(machine, console, "bash", "-c", LOGIN, "login", user, key)
         self._inside(machine, console, "bash", "-c", SSHD_CONFIG)
         self._inside(machine, console, SSHD, "-f", "/etc/ssh/simulated_sshd_config")
 

@@ -1,5 +1,4 @@
-"""The HTTP server of a simulated cloud, which listens on loopback only, and the faults that every request
-passes."""
+"""The HTTP server of a simulated cloud, and the faults that every request passes."""
 
 import json
 import threading
@@ -60,10 +59,13 @@ def with_fault(
 
 
 class SimulationServer:
-    """A server on a free port of 127.0.0.1, or on the given port."""
+    """A server on a free port of 127.0.0.1, or on the given port and address."""
 
-    def __init__(self, name: str, respond: Respond, control: Control, port: int = 0) -> None:
-        self._server = _Server(("127.0.0.1", port), _handler(respond, control))
+    def __init__(
+        self, name: str, respond: Respond, control: Control, port: int = 0, address: str = "127.0.0.1"
+    ) -> None:
+        self._address = address
+        self._server = _Server((address, port), _handler(respond, control))
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name=name, daemon=True
         )
@@ -72,7 +74,7 @@ class SimulationServer:
     @property
     def url(self) -> str:
         """Returns the address of the server."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http://{self._address}:{self._server.server_address[1]}"
 
     def close(self) -> None:
         """Ends the server. Open connections are closed."""

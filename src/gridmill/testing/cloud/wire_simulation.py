@@ -17,7 +17,7 @@ from gridmill.testing.cloud.agenda import Agenda
 from gridmill.testing.cloud.bill import Bill
 from gridmill.testing.cloud.cloud_faults import CloudFaults
 from gridmill.testing.cloud.machine_host import MachineHost
-from gridmill.testing.cloud.simulation_server import Answer, SimulationServer
+from gridmill.testing.cloud.simulation_server import Answer, Respond, SimulationServer
 
 TICK_SECONDS = 0.05
 
@@ -94,6 +94,7 @@ class WireSimulation(ABC):
         self._settle = world.settle
         self._requests = world.requests
         self._server = SimulationServer(name, self._respond, self._control, port)
+        self._guests = _guest_server(name, self._respond, world.host.address)
         self._closed = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name=f"{name}-clock", daemon=True)
         self._ticker.start()
@@ -117,6 +118,12 @@ class WireSimulation(ABC):
     def endpoint_url(self) -> str:
         """Returns the address of all simulated services."""
         return self._server.url
+
+    @property
+    def guest_url(self) -> str:
+        """Returns the address of all simulated services for the machines. It is empty if the machines are not
+        real."""
+        return self._guests.url if self._guests is not None else ""
 
     @property
     def requests(self) -> list[tuple[float, str, str]]:
@@ -144,6 +151,8 @@ class WireSimulation(ABC):
             self._closed.set()
             self._ticker.join()
             self._server.close()
+            if self._guests is not None:
+                self._guests.close()
             self.host.close()
 
     def _tick(self) -> None:
@@ -169,6 +178,14 @@ class WireSimulation(ABC):
             raise InputError(f"{command!r} is not a command of the simulation")
         answer = commands[command](given)
         return {} if answer is None else answer
+
+
+def _guest_server(name: str, respond: Respond, address: str) -> SimulationServer | None:
+    # Machines have no way to the loopback of this computer, and they must not control the simulation.
+    def refuse(command: str, _: dict[str, Any]) -> Any:  # noqa: ANN401  JSON
+        raise InputError(f"a machine cannot control the simulation: {command}")
+
+    return SimulationServer(f"{name}-guests", respond, refuse, address=address) if address else None
 
 
 def bill_json(bill: Bill) -> dict[str, Any]:
