@@ -56,6 +56,8 @@ _SHUT_DOWN = 77
 """The exit code of the first process of a machine that shuts itself down; see BOOT."""
 _FIRST_OWN_PORT = 32_768
 """The first port that Linux gives to a connection of the machine itself."""
+_LAST_PORT = 65_534
+"""The last port that `ip rule` accepts. The next port belongs to the own connections of the machine."""
 _FIRST_NETWORK, _NETWORKS = 180, 60
 
 
@@ -374,9 +376,10 @@ def _ingress_lines(ingress: Sequence[Ingress]) -> list[str]:
         "rule add prio 32766 lookup main",
         "rule add prio 32767 lookup default",
         *(
-            f"rule add prio 50 ipproto tcp sport {max(1, one.first_port)}-{one.last_port} "
+            f"rule add prio 50 ipproto tcp sport {max(1, one.first_port)}-{min(_LAST_PORT, one.last_port)} "
             f"to {one.network} lookup main"
             for one in ingress
+            if one.first_port <= _LAST_PORT
         ),
         f"rule add prio 100 ipproto tcp sport 1-{_FIRST_OWN_PORT - 1} blackhole",
     ]
