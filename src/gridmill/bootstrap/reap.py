@@ -54,8 +54,8 @@ def reap(order: ReapOrder) -> ReapReport:
 def _no_secret(name: str) -> str:
     raise InputError(
         f"`gridmill reap` does not read the secret {name}, because it uses no home",
-        hint="Set the credentials in the environment variables of the provider, such as AWS_ACCESS_KEY_ID or "
-        "LAMBDA_API_KEY.",
+        hint="Set the credentials in the environment variables of the provider, such as AWS_ACCESS_KEY_ID, "
+        "GOOGLE_APPLICATION_CREDENTIALS or LAMBDA_API_KEY.",
     )
 
 
