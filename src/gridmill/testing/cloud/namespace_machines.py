@@ -375,7 +375,8 @@ def _ingress_lines(ingress: Sequence[Ingress]) -> list[str]:
         "rule flush",
         "rule add prio 32766 lookup main",
         "rule add prio 32767 lookup default",
-        *(
+        # the kernel refuses a rule that exists: two firewall rules may open the same port
+        *dict.fromkeys(
             f"rule add prio 50 ipproto tcp sport {max(1, one.first_port)}-{min(_LAST_PORT, one.last_port)} "
             f"to {one.network} lookup main"
             for one in ingress
