@@ -237,3 +237,10 @@ def test_a_job_is_not_tried_again_beyond_its_budget_and_the_event_has_the_reason
     assert "; earlier attempts have cost" in failed.message
     told = [one.body for one in grid.store.events(run_id=run.id) if one.type == "state"]
     assert any("rest of the budget" in str(body.get("message", "")) for body in told)
+
+
+def test_the_plan_warns_if_a_checkpoint_takes_longer_than_the_notice_of_a_spot_machine():
+    grid = RentedGrid(settings={"spot": "true", "max_price": "1"})
+    grid.world.provider.traits = replace(grid.world.provider.traits, spot_notice_seconds=0.0)
+    assert "without a notice" in planned(grid, resumable=True).rentals["burst"].warning
+    assert planned(grid).rentals["burst"].warning == ""

@@ -54,7 +54,7 @@ class RentalEstimate:
     `machines` is the number of equal machines. `seconds` has the phases whose duration is known, and `micros`
     has the known costs of one machine, in micro-units of `currency`. `price_micros` is the price of one
     machine per hour, or None if it is unknown. `unknown` names everything that the estimate lacks, and
-    `assumed` names the values that were not measured.
+    `assumed` names the values that were not measured. `warning` is a risk of the machine for this job.
     """
 
     instance_type: str
@@ -66,6 +66,7 @@ class RentalEstimate:
     unknown: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     machines: int = 1
+    warning: str = ""
 
     @property
     def total_seconds(self) -> float | None:
@@ -110,4 +111,5 @@ def estimate_lines(estimate: RentalEstimate) -> tuple[str, ...]:
         f"{costs} ({'each machine: ' if several else ''}{parts})" if parts else costs,
         *(f"not known: {one}" for one in estimate.unknown),
         *(f"assumed: {one}" for one in estimate.assumed),
+        *((f"warning: {estimate.warning}",) if estimate.warning else ()),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import ceil
 
-from gridmill.domain.amounts import Amounts, show_bytes
+from gridmill.domain.amounts import Amounts, about, show_bytes
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
 from gridmill.domain.lease import DISK_BYTES, HOUR_SECONDS, Lease, RentalTerms
@@ -25,11 +25,13 @@ from gridmill.scheduler.rental_estimate import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteMarket:
-    """What a cloud site offers now. `problem` is the reason why its offers are unknown."""
+    """What a cloud site offers now. `problem` is the reason why its offers are unknown. The provider
+    announces the end of a spot machine `spot_notice_seconds` before."""
 
     market: Market
     charges: Charges | None = None
     problem: str = ""
+    spot_notice_seconds: float = 0.0
 
 
 def market_of(site: Site) -> SiteMarket:
@@ -99,6 +101,25 @@ def preview_rental(
     machines = max(1, sizing.workers)
     return RentalPreview(
         rental=replace(rental, machines=machines), bound_micros=_bound(terms, price, machines)
+    )
+
+
+def spot_warning(terms: RentalTerms, place: SiteMarket, transfer: TransferEstimate | None) -> str:
+    """Return the warning that a checkpoint cannot be downloaded between the notice of the provider and the
+    end of a spot machine. A checkpoint is assumed to be as large as the result of the job. The warning is
+    empty for other machines, and if there is enough time."""
+    notice = place.spot_notice_seconds
+    if not terms.spot:
+        return ""
+    if not notice:
+        return "the provider ends spot machines without a notice: work since the last checkpoint is lost"
+    seconds = None if transfer is None else transfer.download_seconds
+    if seconds is None or seconds <= notice:
+        return ""
+    return (
+        f"the download of a checkpoint is expected to take {about(seconds)} (as long as that of the result),"
+        f" longer than the notice of {about(notice)} before a spot machine ends: work since the last"
+        " checkpoint may be lost"
     )
 
 

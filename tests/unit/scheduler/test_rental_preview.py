@@ -6,9 +6,10 @@ from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.command import CommandSpec
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job, JobKind
+from gridmill.domain.lease import RentalTerms
 from gridmill.domain.machine import Offer
 from gridmill.domain.rental_estimate import Charges, estimate_lines
-from gridmill.domain.resource import Resource, ResourceAlternative, Sizing
+from gridmill.domain.resource import Resource, ResourceAlternative, Sizing, TransferEstimate
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.views import PlannedJob
 from gridmill.errors import InputError
@@ -19,6 +20,7 @@ from gridmill.scheduler.rental_preview import (
     budget_problem,
     chosen_within,
     preview_rental,
+    spot_warning,
 )
 
 SITE = Site(name="aws", kind=SiteKind.CLOUD)
@@ -178,3 +180,15 @@ def test_a_budget_above_the_bound_allows_a_job_whose_duration_is_not_known() -> 
     job = replace(JOB, budget_micros=600_000)
     assert not budget_problem(job, chosen_within(job, one, {"burst": bounded}))
     assert "exceeds the budget" in budget_problem(job, chosen_within(job, one, {"burst": unbounded}))
+
+
+def test_a_checkpoint_that_takes_longer_than_the_notice_of_a_spot_machine_is_a_warning():
+    market = replace(MARKET, spot_notice_seconds=120.0)
+    slow, quick = TransferEstimate(download_seconds=300.0), TransferEstimate(download_seconds=60.0)
+    warning = spot_warning(RentalTerms(spot=True), market, slow)
+    assert "take 5 min" in warning
+    assert "longer than the notice of 2 min" in warning
+    assert spot_warning(RentalTerms(spot=True), market, quick) == ""
+    assert spot_warning(RentalTerms(spot=True), market, None) == ""
+    assert spot_warning(RentalTerms(), market, slow) == ""
+    assert "without a notice" in spot_warning(RentalTerms(spot=True), MARKET, quick)

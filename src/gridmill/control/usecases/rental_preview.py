@@ -6,6 +6,7 @@ The offers of the providers are read without the node's lock, because a provider
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from gridmill.control.steps.inputs import leaves_checkpoints
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
@@ -24,6 +25,7 @@ from gridmill.scheduler.rental_preview import (
     budget_problem,
     chosen_within,
     preview_rental,
+    spot_warning,
 )
 
 NO_MARKET = Market(capacities={})
@@ -92,6 +94,7 @@ def _market(port: SitePort | None, site: Site, resources: Sequence[Resource]) ->
             self_end=cloud.traits.self_end,
         ),
         charges=cloud.traits.charges,
+        spot_notice_seconds=cloud.traits.spot_notice_seconds,
     )
 
 
@@ -106,6 +109,8 @@ def with_rentals(
     """Return the planned job with the machines that would be rented, and with the resource that its deadline
     and its budget choose. Raises InputError if a setting of a resource is invalid."""
     previews = _previews(planned, resources, facts)
+    if leaves_checkpoints(job):
+        previews = _with_warnings(previews, planned, resources, facts)
     rentals = {name: one.rental for name, one in previews.items() if one.rental is not None}
     own = previews.get(planned.resource)
     planned = replace(planned, rentals=rentals, unchecked=planned.unchecked or _unchecked(own))
@@ -129,6 +134,25 @@ def _problem(preview: RentalPreview | None) -> str:
 
 def _unchecked(preview: RentalPreview | None) -> str:
     return "" if preview is None else preview.unchecked
+
+
+def _with_warnings(
+    previews: Mapping[str, RentalPreview],
+    planned: PlannedJob,
+    resources: Mapping[str, Resource],
+    facts: RentalFacts,
+) -> dict[str, RentalPreview]:
+    """Return the previews of a job with checkpoints, with the warnings about the notice of spot machines."""
+    transfers = {one.resource: one.transfer for one in planned.alternatives}
+    transfers.setdefault(planned.resource, planned.transfer)
+    warned: dict[str, RentalPreview] = {}
+    for name, preview in previews.items():
+        site = facts.sites[resources[name].site]
+        terms = rental_terms(resources[name], site)
+        warning = spot_warning(terms, facts.markets[site.name], transfers.get(name))
+        rental = preview.rental and replace(preview.rental, warning=warning)
+        warned[name] = replace(preview, rental=rental)
+    return warned
 
 
 def _previews(
