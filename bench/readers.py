@@ -41,7 +41,7 @@ kept, with {LARGE_CLIENTS} clients.
 """
 
 
-class _RealClock(FakeClock):
+class RealClock(FakeClock):
     """The machine's clock, for a simulated world."""
 
     def now(self) -> float:
@@ -70,7 +70,7 @@ def serve_node(folder: Path, kept: int = 0) -> None:
         store=store,
         behave=lambda order: Behaviour(seconds=JOB_SECONDS),
         nodes=(node,),
-        clock=_RealClock(),
+        clock=RealClock(),
     )
     made.declare_site()
     identity = Identity(version="0", home=str(folder), address="", embedded=False)

@@ -9,10 +9,12 @@ from concurrent.futures import ProcessPoolExecutor
 from math import inf
 from typing import Any
 
-from bench.measure import REPOSITORY
+from bench.measure import REPOSITORY, Result, at_most, row, save
 from gridmill.domain.machine import SelfEnd
 from gridmill.stores.memory import MemoryStore
 from gridmill.testing.cloud.kill_test import (
+    DEAD_MAN_SECONDS,
+    JOB_SECONDS,
     KILLS,
     Disaster,
     Outcome,
@@ -21,11 +23,12 @@ from gridmill.testing.cloud.kill_test import (
     random_schedules,
     tell,
 )
+from gridmill.testing.cloud.rental_oracle import RELEASE_SECONDS
 
 LIFE_SECONDS, STEPS = 220.0, 25
 """The length of an undisturbed story of one machine, and the number of its commits and of its first calls in
 which a kill is most likely to matter."""
-MANY = 20
+MANY = 50
 """The number of machines that are rented at once in some of the schedules."""
 
 
@@ -46,7 +49,7 @@ def chosen(mode: SelfEnd, count: int, many: int) -> Iterator[Schedule]:
     yield from random_schedules(mode, MANY, many, seconds=LIFE_SECONDS, steps=4 * STEPS)
 
 
-def run(count: int = 250, many: int = 8, limit_seconds: float = inf) -> dict[str, object]:
+def run(count: int = 250, many: int = 8, limit_seconds: float = inf) -> dict[str, Any]:
     """Tells `count` schedules with one machine, and `many` with several machines, for each mode, and returns
     the rows of the table. No schedule starts after `limit_seconds`."""
     until = time.monotonic() + limit_seconds
@@ -98,11 +101,12 @@ PAGE = REPOSITORY / "docs" / "reference" / "rented-machines.md"
 HEAD = """\
 # What is tested about rented machines
 
-`python -m bench.rentals` makes this page: it runs {stories} schedules in simulated time. In most of them, the
+`python -m bench rentals` makes this page: it runs {stories} schedules in simulated time. In most of them, the
 control node is killed (SIGKILL) before or after one of its commits or one of its calls to the provider. It
-starts again at once, after 60 s, or never. The others have one of these faults: {faults}. The lists of the
-provider are up to 60 s late in half of the schedules. The simulated provider counts
-which machines exist and what they cost, independent of the records of Gridmill.
+starts again at once, after 60 s, or never. The others have one of these faults: {faults}.
+Many schedules have two faults, and some rent 50 machines at the same time. The lists of the provider are up
+to 60 s late in half of the schedules. The simulated provider counts which machines exist and what they cost,
+independent of the records of Gridmill.
 
 The rows are the ways in which a machine can end itself: by a shutdown (as at EC2), by a timer of the provider
 (as at Google), by a call to the provider with a credential of its own, or not at all. Without a restart, a
@@ -116,7 +120,13 @@ TAIL = """
 If the control node never starts again, keys and security groups remain, which cost nothing. `gridmill reap`
 deletes them ([End forgotten machines](../how-to/reap.md)). A machine that cannot end itself is leaked then.
 Such machines are rented only with `accept_no_self_end`, and need `gridmill reap` at another place.
+A machine that hangs, so that no program runs on it, ends only by a control node or by a timer of the
+provider. If the control node can reach it no more, it gives the machine up after the same 15 minutes.
 The provider is simulated: no schedule was run against the account of a real provider.
+
+`python -m bench rental-processes` repeats the test with real processes: `gridmill up` is ended by SIGKILL or
+Ctrl-C, the provider is the simulated EC2, and its machines are hosts in Linux namespaces with an SSH server
+([results](../benchmarks.md)).
 """
 
 
@@ -137,5 +147,46 @@ def page(result: dict[str, Any]) -> str:
     )
 
 
+AREA = "Rented machines, simulated faults"
+LIMIT_SECONDS = 15 * 60.0
+HOW = """Seeded schedules of faults in simulated time. Each way in which a machine can end itself has lines
+for a control node that starts again after a fault, and for one that never does. The page
+[What is tested about rented machines](reference/rented-machines.md) has the table and the faults."""
+
+
+def results_of(result: dict[str, Any]) -> list[Result]:
+    """The lines of docs/benchmarks.md."""
+    found = [row(AREA, "schedules", result["stories"], "")]
+    for one in result["rows"]:
+        restarts, name = one["control node"] == "restart", f"{one['mode']}, {one['control node']}"
+        if restarts or one["mode"] != SelfEnd.NONE:
+            most = RELEASE_SECONDS if restarts else DEAD_MAN_SECONDS + JOB_SECONDS + 60.0
+            found += [
+                at_most(0, AREA, f"{name}: machines leaked", one["machines leaked"], ""),
+                at_most(0, AREA, f"{name}: results accepted twice", one["results accepted twice"], ""),
+            ]
+            if not restarts:
+                beyond = one["billed beyond need, most s"]
+                found.append(at_most(most, AREA, f"{name}: billed beyond need, most", beyond, "s"))
+        if restarts:
+            beyond = one["billed beyond need, median s"]
+            found.append(at_most(most, AREA, f"{name}: billed beyond need, median", beyond, "s"))
+            found.append(at_most(0, AREA, f"{name}: jobs lost", one["jobs lost"], ""))
+        found.append(
+            at_most(0, AREA, f"{name}: schedules with a problem", one["schedules with a problem"], "")
+        )
+    return found
+
+
+def main() -> None:
+    """Measures, and writes the page and the lines of docs/benchmarks.md."""
+    result = run(limit_seconds=LIMIT_SECONDS)
+    PAGE.write_text(page(result))
+    for one in result["rows"]:
+        for problem in one["problems"]:
+            print(one["mode"], one["control node"], *problem)
+    save("rentals", results_of(result), how=HOW)
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(run()))
+    main()

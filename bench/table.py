@@ -39,6 +39,9 @@ MODULES = {
     "staging": "bench.staging",
     "farm": "bench.farm",
     "neighbours": "bench.neighbours",
+    "rentals": "bench.rentals",
+    "rental-processes": "bench.rental_processes",
+    "rental-scale": "bench.rental_scale",
 }
 """What can be measured, in the page's order, and by which module with which argument."""
 HEAD = f"""\

@@ -29,25 +29,45 @@ def outranks(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
     """Return whether another resource of the site has a job of lower priority that waits, or that runs and
     can resume. If there is such a job and no job is preempted, that job gets the memory and CPUs that the
     urgent job needs."""
+    priority = -ticket[NEGATIVE_PRIORITY]
+    if priority <= _least_at(draft, lane.resource.site):
+        return False
     if lane.name not in draft.least_elsewhere:
         draft.least_elsewhere[lane.name] = min(_priorities_elsewhere(draft, lane), default=inf)
-    return -ticket[NEGATIVE_PRIORITY] > draft.least_elsewhere[lane.name]
+    return priority > draft.least_elsewhere[lane.name]
+
+
+def _least_at(draft: DraftPlan, site: str) -> float:
+    """Return the lowest priority of all resources of a site. It is computed once for a plan, because usually
+    all jobs have the same priority, and comparing each of hundreds of resources with all others takes a
+    second."""
+    if not draft.least_at:
+        for name in draft.snapshot.lines.waiting.keys() | draft.snapshot.places.resumable.keys():
+            lane = draft.lane(name)
+            if lane is not None:
+                known = draft.least_at.get(lane.resource.site, inf)
+                draft.least_at[lane.resource.site] = min(known, *_priorities_of(draft, lane), inf)
+    return draft.least_at.get(site, inf)
 
 
 def _priorities_elsewhere(draft: DraftPlan, lane: Lane) -> Iterator[float]:
     snapshot, site = draft.snapshot, lane.resource.site
     for name in (snapshot.lines.waiting.keys() | snapshot.places.resumable.keys()) - {lane.name}:
         other = draft.lane(name)
-        if other is None or other.resource.site != site:
-            continue
-        for line in other.queue.heads.values():
-            last = line.last()
-            if last is not None:
-                yield -last[NEGATIVE_PRIORITY]
-        for _, key in islice(snapshot.places.resumable.get(name, ()), MOST_LOOKED_AT):
-            job_run = snapshot.job_runs.get(snapshot.attempts[key].job_run_id)
-            if job_run is not None:
-                yield job_run.priority
+        if other is not None and other.resource.site == site:
+            yield from _priorities_of(draft, other)
+
+
+def _priorities_of(draft: DraftPlan, lane: Lane) -> Iterator[float]:
+    snapshot = draft.snapshot
+    for line in lane.queue.heads.values():
+        last = line.last()
+        if last is not None:
+            yield -last[NEGATIVE_PRIORITY]
+    for _, key in islice(snapshot.places.resumable.get(lane.name, ()), MOST_LOOKED_AT):
+        job_run = snapshot.job_runs.get(snapshot.attempts[key].job_run_id)
+        if job_run is not None:
+            yield job_run.priority
 
 
 def displace(draft: DraftPlan, lane: Lane, ticket: Ticket, may_be: May) -> list[PreemptibleJob]:

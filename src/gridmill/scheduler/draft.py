@@ -76,6 +76,8 @@ class DraftPlan:
         self._delayed: dict[str, DelayedJobs] = {}
         self.least_elsewhere: dict[str, float] = {}
         """The lowest priority of the jobs at other resources of each site. It is cached."""
+        self.least_at: dict[str, float] = {}
+        """The lowest priority of the jobs at each site. It is cached."""
         self.taken: set[str] = set()
         """The delayed jobs that were processed before their turn."""
         self.used: set[str] = set()

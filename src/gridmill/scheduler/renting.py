@@ -127,6 +127,7 @@ class _Draft:
     situation: RentingSituation
     now: float
     refusals: tuple[Refusal, ...]
+    deployments: Mapping[str, Deployment]
     tries: list[NewTry] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
     again_at: float = inf
@@ -138,7 +139,8 @@ class _Draft:
 def decide(situation: RentingSituation, now: float) -> RentPlan:
     """Return the decisions for the time `now`. The function is pure: the same situation and time give the
     same decisions."""
-    draft = _Draft(situation, now, refusals_of(situation.leases))
+    deployments = {one.id: one for one in situation.deployments}
+    draft = _Draft(situation, now, refusals_of(situation.leases), deployments)
     changed: list[Lease] = []
     for lease in sorted(situation.leases, key=lambda one: (one.opened, len(one.id), one.id)):
         after = _decide_lease(draft, lease)
@@ -317,7 +319,7 @@ def _ended_outside(lease: Lease) -> str:
 
 
 def _not_needed(draft: _Draft, lease: Lease) -> str:
-    deployment = next((one for one in draft.situation.deployments if one.id == lease.deployment_id), None)
+    deployment = draft.deployments.get(lease.deployment_id)
     reason = ""
     if deployment is None:
         reason = "its deployment has ended"

@@ -186,6 +186,10 @@ class NamespaceMachines:
             if machine.init and not machine.ending.is_set():
                 _ip(machine.init, *_ingress_lines(ingress))
 
+    def ingress_of(self, machine_id: str) -> tuple[Ingress, ...]:
+        """Returns the ports of a machine that answer."""
+        return self._machines[machine_id].ingress
+
     def console(self, machine_id: str) -> bytes:
         """See MachineHost."""
         log = self.folder / f"{machine_id}.console"
