@@ -1,10 +1,10 @@
 """The tables of plug-ins. Each table maps the name of a plug-in to "module:factory". The entry points of
 installed packages have the same form and extend these tables.
 
-A package adds its own record stores, sites, links and providers of machines with the entry-point groups
-`gridmill.stores`, `gridmill.sites`, `gridmill.links`, `gridmill.clouds` and `gridmill.cloud_settings`.
-Built-in plug-ins have no more rights than the plug-ins of other packages. (The kinds of jobs are defined in
-`domain/job.py`.)
+A package adds its own record stores, sites, links, providers of machines and batch services with the
+entry-point groups `gridmill.stores`, `gridmill.sites`, `gridmill.links`, `gridmill.clouds`,
+`gridmill.cloud_settings` and `gridmill.batches`. Built-in plug-ins have no more rights than the plug-ins of
+other packages. (The kinds of jobs are defined in `domain/job.py`.)
 """
 
 from collections.abc import Callable, Mapping
@@ -49,6 +49,7 @@ SITES: Mapping[str, str] = {
     "ray": "gridmill.sites.ray.site:make",
     "cluster": "gridmill.sites.farm.site:make",
     "cloud": "gridmill.sites.cloud.site:make",
+    "batch": "gridmill.sites.batch.site:make",
     "simulated": "gridmill.testing.second_machine:make",
 }
 """The functions that open a site. Each of these functions takes Settings, a Site and Doors, and returns a
@@ -65,6 +66,7 @@ WISHES: Mapping[str, str] = {
     "slurm": "gridmill.sites.slurm.settings:check_resource",
     "cluster": "gridmill.sites.farm.site:check_resource",
     "cloud": "gridmill.sites.cloud.settings:check_resource",
+    "batch": "gridmill.sites.batch.settings:check_resource",
 }
 """Functions that take a Resource and a Site and raise InputError if the resource has invalid settings. Such
 a function exists only for kinds of sites for which a resource can have settings."""
@@ -74,6 +76,7 @@ CHECKS: Mapping[str, str] = {
     "ray": "gridmill.sites.ray.site:check_site",
     "cluster": "gridmill.sites.farm.site:check_site",
     "cloud": "gridmill.sites.cloud.settings:check_site",
+    "batch": "gridmill.sites.batch.settings:check_site",
 }
 """Functions that take a Site and raise InputError for errors that can be found before the site is
 contacted."""
@@ -95,6 +98,12 @@ CLOUD_SETTINGS: Mapping[str, str] = {
 """The functions that return the names of the settings of a provider with their descriptions, by the kind of
 the provider. Other settings of a site of this provider are refused. If a provider has no such function, all
 settings are accepted."""
+BATCHES: Mapping[str, str] = {
+    "aws": "gridmill.clouds.aws.batch:make",
+}
+"""The functions that open a managed batch service, by its name. Each of these functions takes the settings of
+the service, in which secrets are replaced by their values, and the place of the settings for errors. It
+returns a BatchPort."""
 STORES: Mapping[str, str] = {
     "memory": "gridmill.stores.memory:make",
     "sqlite": "gridmill.stores.sql:make",
@@ -174,6 +183,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "checks": CHECKS,
     "clouds": CLOUDS,
     "cloud_settings": CLOUD_SETTINGS,
+    "batches": BATCHES,
     "stores": STORES,
     "faults": FAULTS,
     "links": LINKS,

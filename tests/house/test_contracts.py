@@ -39,11 +39,13 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
         ("gridmill.sites.slurm.bad", "gridmill.sites.farm.site"),
         ("gridmill.sites.farm.bad", "gridmill.sites.local"),
         ("gridmill.sites.cloud.bad", "gridmill.sites.farm.site"),
+        ("gridmill.sites.batch.bad", "gridmill.sites.farm.staging"),
     ),
     "one-site": (
         ("gridmill.sites.machine", "gridmill.sites.slurm.commands"),
         ("gridmill.cli.bad", "gridmill.sites.farm.join"),
         ("gridmill.sites.ssh", "gridmill.sites.cloud.keys"),
+        ("gridmill.sites.attempt_inputs", "gridmill.sites.batch.exchange"),
     ),
     "kinds-of-jobs": (
         ("gridmill.jobs.sink.bad", "gridmill.jobs.training.run"),

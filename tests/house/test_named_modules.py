@@ -11,6 +11,8 @@ HEAVY = {"light", "start-up"}
 PROCESSES = {
     ("gridmill.farm.confinement", "gridmill.pod.confined"),
     ("gridmill.sdk.embedded_node", "gridmill.embedded"),
+    ("gridmill.sites.batch.attempt", "gridmill.bootstrap.batch_attempt"),
+    ("gridmill.sites.batch.runner", "gridmill.pod"),
     ("gridmill.sites.machine_memory", "gridmill.pod"),
     ("gridmill.sites.machine_memory", "gridmill.pod.standby"),
     ("gridmill.sites.preload", "gridmill.pod.standby"),

@@ -41,7 +41,7 @@ from gridmill.domain.job_log import LogLimits
 from gridmill.domain.pod_protocol import Event, ToPod
 from gridmill.domain.recovery import DECLARED
 from gridmill.domain.retention import DAY_SECONDS
-from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.site import ELSEWHERE, Site, SiteKind
 from gridmill.domain.views import RunView
 from gridmill.errors import (
     GridmillError,
@@ -70,7 +70,7 @@ from gridmill.version import __version__
 PREPARED_AT_ONCE = 256
 """The largest number of rented machines that are prepared at the same time. Each of them occupies a thread
 while it boots."""
-WITH_SECRETS = frozenset({SiteKind.CLOUD, SiteKind.CLUSTER})
+WITH_SECRETS = ELSEWHERE
 """The kinds of sites whose settings may refer to secrets."""
 LOCAL_CPU_SHARE = 16.0
 """Each CPU of this machine may be assigned to this many deployments. A CPU can be assigned several times

@@ -94,7 +94,7 @@ def add(
     kind: Annotated[
         str | None,
         typer.Option(
-            metavar="ray|slurm|aws|gcp|lambda",
+            metavar="ray|slurm|batch|aws|gcp|lambda",
             help="Kind of the site or of the cloud provider. Default for a cloud provider: its name.",
             show_default=False,
         ),
@@ -167,6 +167,9 @@ def _check_secret_options(kind: str | None, address: str | None, controller: str
             )
 
 
+_KINDS = "Pass --kind slurm, --kind ray or --kind batch."
+
+
 def _kind(kind: str | None, controller: str | None, line: str) -> SiteKind:
     """Return the kind of the site. Raises InputError if the kind is missing, and for options that only sites
     of kind `cluster` have."""
@@ -178,11 +181,15 @@ def _kind(kind: str | None, controller: str | None, line: str) -> SiteKind:
         )
     if kind is None:
         raise InputError(
-            "the kind of the site is missing", place="--kind", hint="Pass --kind slurm or --kind ray."
+            "the kind of the site is missing",
+            place="--kind",
+            hint=_KINDS,
         )
     if kind not in list(SiteKind):
         raise InputError(
-            f"{kind!r} is not a kind of site", place="--kind", hint="Pass --kind slurm or --kind ray."
+            f"{kind!r} is not a kind of site",
+            place="--kind",
+            hint=_KINDS,
         )
     return SiteKind(kind)
 

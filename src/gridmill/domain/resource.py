@@ -19,7 +19,7 @@ from gridmill.domain.usage import ParallelTiming
 DEFAULT_KEEP_SECONDS = 300.0
 """The seconds for which a deployment is kept after its last job, unless its resource or its kind of site has
 another value."""
-KEEP_SECONDS = {SiteKind.SLURM: 0.0, SiteKind.CLOUD: 0.0}
+KEEP_SECONDS = {SiteKind.SLURM: 0.0, SiteKind.CLOUD: 0.0, SiteKind.BATCH: 0.0}
 """The keep time at sites where other users wait for the machine, or where the machine costs money."""
 
 
@@ -32,9 +32,9 @@ class Resource:
     `pipeline/job`) that were assigned to the resource. `default` is true for the resource that Gridmill
     makes for jobs without a resource: it never has GPUs. A deployment of the resource is kept for
     `keep_seconds` after its last job. If `keep_seconds` is None, the deployment is kept for 5 minutes, or
-    not at all at Slurm and cloud sites. `settings` are settings for the kind of the site; for this resource
-    they replace the settings of the site. `staging` is the way in which the data of the jobs is transferred
-    to a site of kind cluster (None: direct).
+    not at all at Slurm, cloud and batch sites. `settings` are settings for the kind of the site; for this
+    resource they replace the settings of the site. `staging` is the way in which the data of the jobs is
+    transferred to a site of kind cluster (None: direct).
     """
 
     name: str

@@ -25,7 +25,12 @@ class SiteKind(StrEnum):
     SLURM = "slurm"
     CLUSTER = "cluster"
     CLOUD = "cloud"
+    BATCH = "batch"
     SIMULATED = "simulated"
+
+
+ELSEWHERE = frozenset({SiteKind.CLUSTER, SiteKind.CLOUD, SiteKind.BATCH})
+"""The kinds of sites to which data is transferred. They do not load sinks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,7 @@ class Node:
 
 MOST_NODES = "max_nodes"
 """The name of the setting for the largest number of nodes of a site that may grow."""
-_FIXED = (SiteKind.LOCAL, SiteKind.SLURM, SiteKind.CLUSTER)
+_FIXED = (SiteKind.LOCAL, SiteKind.SLURM, SiteKind.CLUSTER, SiteKind.BATCH)
 """The kinds of sites that have only the nodes of their configuration, and never get additional nodes by
 themselves."""
 _MOST_AWAY = 1000

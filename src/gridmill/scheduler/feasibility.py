@@ -13,7 +13,7 @@ from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.rental_nodes import type_of
 from gridmill.domain.resource import JOB_CPUS, Resource, asks_for_need
-from gridmill.domain.site import LOCAL, Node, Site, SiteKind
+from gridmill.domain.site import ELSEWHERE, LOCAL, Node, Site, SiteKind
 from gridmill.scheduler.capacity import most_jobs, places_in
 from gridmill.scheduler.queue import Demand
 from gridmill.scheduler.snapshot import Snapshot
@@ -33,7 +33,7 @@ def at(job: Job, pipeline: Pipeline, sites: Mapping[str, Site]) -> str | None:
     """Return the site of a job or of its pipeline. Farms and rented machines do not load sinks. If the site
     of a pipeline is a farm or a provider of machines, this grid loads the sinks of the pipeline at home."""
     site = sites.get(pipeline.at or "")
-    stays = job.sink is not None and site is not None and site.kind in (SiteKind.CLUSTER, SiteKind.CLOUD)
+    stays = job.sink is not None and site is not None and site.kind in ELSEWHERE
     return job.at or (LOCAL if stays else pipeline.at)
 
 

@@ -17,7 +17,7 @@ from gridmill.domain.resource import (
     alternative_text,
 )
 from gridmill.domain.route import AttemptTransfers, Route, Staging, Transfer, TransferRate, TransferRates
-from gridmill.domain.site import LOCAL, Site, SiteKind
+from gridmill.domain.site import ELSEWHERE, LOCAL, Site
 
 GAIN_SHARE = 0.2
 GAIN_SECONDS = 30.0
@@ -159,10 +159,6 @@ def transfer_seconds(
     if pace is None:
         return waits if size_bytes < LEAST_BYTES else None
     return waits + size_bytes / pace.bytes_per_second
-
-
-ELSEWHERE = frozenset({SiteKind.CLUSTER, SiteKind.CLOUD})
-"""The kinds of sites to which data is transferred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,13 @@ from typing import Any, cast
 from urllib.error import HTTPError, URLError
 
 import obstore
-from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 from obstore.store import from_url
 
 from gridmill import errors
@@ -93,6 +99,16 @@ class BucketClient:
                 raise TransferRefusedError(
                     "this bucket does not exist", place=self.url, hint=_MAKE
                 ) from error
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Puts an object into the bucket, unless an object with this name exists. Of several callers, only
+        one gets True."""
+        with explained(self.url):
+            try:
+                obstore.put(self._puts, name, content, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+        return True
 
     def get(self, name: str, most_bytes: int, meter: ByteMeter = UNMETERED) -> bytes:
         """Returns the content of an object. Raises NotFoundError if the object does not exist, and DataError

@@ -17,7 +17,7 @@ from gridmill.domain.farm_protocol import BucketObject, ChunkSlice
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError, NotFoundError, UnavailableError
 from gridmill.transfer.bucket_exchange import Bucket, ExportBucketEndpoint, UniqueNames, passed
-from gridmill.transfer.paths import check_hash
+from gridmill.transfer.paths import LARGEST_CHUNK_BYTES, check_hash
 from gridmill.transfer.signed_urls import SignedUrlFarm
 from gridmill.transfer.stream import UNMETERED, ByteMeter, Chunk
 
@@ -70,6 +70,7 @@ _AT_ONCE = 16
 _WORTH_A_PACK = 4  # fewer chunks are stored singly, because a pack needs two requests
 _FOLDERS = ("index", "packs", "chunks")
 _INDEX_BYTES = 64 << 20
+_PACK_BYTES = 2 << 30
 
 
 class ListableBucket(Bucket, Protocol):
@@ -83,7 +84,7 @@ class ListableBucket(Bucket, Protocol):
 
 
 class BucketCache:
-    """Stores chunks in a bucket for repeated use. The cache implements ChunkWriter (see `engine`).
+    """Stores chunks in a bucket for repeated use. The cache implements ChunkEndpoint (see `engine`).
 
     Chunks are stored below a prefix as `chunks/ab/HASH`. Small chunks are stored together as `packs/NAME`
     with the index `index/NAME`, which is put last. Several threads and processes may use the same cache.
@@ -174,6 +175,23 @@ class BucketCache:
             BucketObject(url=self._bucket.sign("GET", name), slices=tuple(slices))
             for name, slices in slices_by_pack.items()
         )
+
+    def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
+        """Yields the contents of the chunks; see ChunkReader. Raises NotFoundError if the bucket does not
+        have a chunk, and UnavailableError."""
+        names = list(dict.fromkeys(chunks))
+        packed = self._packed_chunks()
+        if not all(name in packed or name in self._single for name in names):
+            packed = self._learn()
+        wanted: dict[str, list[str]] = {}
+        for name in names:
+            wanted.setdefault(packed[name].pack if name in packed else "", []).append(name)
+        for name in wanted.pop("", []):
+            yield Chunk(hash=name, data=self._bucket.get(_key(name), LARGEST_CHUNK_BYTES))
+        for pack_name, members in wanted.items():
+            content = memoryview(self._bucket.get(f"packs/{pack_name}", _PACK_BYTES))
+            for name in members:
+                yield Chunk(hash=name, data=content[packed[name].begin : packed[name].end])
 
     def forget_listing(self) -> None:
         """Deletes the cached listing, so that the bucket is listed again."""

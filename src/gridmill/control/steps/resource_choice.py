@@ -17,12 +17,12 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobSize
 from gridmill.domain.resource import Resource, ResourceChoice, Sizing
 from gridmill.domain.run import JobRun
-from gridmill.domain.site import Site
+from gridmill.domain.site import ELSEWHERE, Site
 from gridmill.domain.states import FINISHED_JOBS, JobState
 from gridmill.errors import GridmillError, NotFoundError
 from gridmill.scheduler.alternatives import CachedForecasts, ResourceCandidate, alternatives, demand_at
 from gridmill.scheduler.feasibility import asked_of, gpus_of
-from gridmill.scheduler.site_choice import ELSEWHERE, InputVersion, choose
+from gridmill.scheduler.site_choice import InputVersion, choose
 from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.snapshot import Snapshot
 

@@ -20,7 +20,7 @@ from gridmill.domain.pod_protocol import (
 )
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.secret import Secret, names_in
-from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.site import ELSEWHERE, Site
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.errors import GridmillError, InputError, StoreLostError
 
@@ -88,7 +88,7 @@ def check_secret_settings(ledger: Ledger, site: Site) -> None:
     for setting, text in site.settings.items():
         place = f"site {site.name}: settings.{setting}"
         for name in names_in((text,)):
-            if site.kind not in (SiteKind.CLUSTER, SiteKind.CLOUD):
+            if site.kind not in ELSEWHERE:
                 raise InputError(f"the settings of a {site.kind} site cannot refer to secrets", place=place)
             unknown = _unknown(ledger, name, place)
             if unknown is not None:

@@ -13,9 +13,9 @@ from gridmill.codec import fingerprint
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, NotFoundError, StorageError, UnavailableError
+from gridmill.sites.attempt_inputs import KnownFolders
 from gridmill.sites.farm.attempt_notes import AttemptLog, AttemptNote
 from gridmill.sites.farm.client import FarmClient
-from gridmill.sites.farm.inputs import KnownFolders
 
 _LOG = logging.getLogger(__name__)
 _SHARE = 20

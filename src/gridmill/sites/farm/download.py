@@ -13,8 +13,8 @@ from gridmill.domain.farm_protocol import Manifest
 from gridmill.domain.route import Staging, Transfer
 from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, NotFoundError, UnavailableError
+from gridmill.sites.attempt_inputs import KnownFolders
 from gridmill.sites.farm.client import FarmClient
-from gridmill.sites.farm.inputs import KnownFolders
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.engine import ChunkEndpoint, ScannedTree, TransferLimits, pull
 from gridmill.transfer.paths import chunk_sizes

@@ -33,11 +33,11 @@ from gridmill.plugins import find
 from gridmill.ports.site import PodListeners, PodReport, PodStatus, SitePort
 from gridmill.private_files import write_private
 from gridmill.settings import Settings
+from gridmill.sites.attempt_inputs import changed_shares, missing_bytes
 from gridmill.sites.farm import carrier_choice
 from gridmill.sites.farm.carrier_choice import bucket_of
 from gridmill.sites.farm.client import FarmClient, member
 from gridmill.sites.farm.credentials import CredentialFiles, keeping
-from gridmill.sites.farm.inputs import changed_shares, missing_bytes
 from gridmill.sites.farm.join import read_controller, tenant_name
 from gridmill.sites.farm.relay import Relay, UndeliveredEvents, Words
 from gridmill.sites.farm.staging import HomeAttemptData

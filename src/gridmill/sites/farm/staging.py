@@ -31,6 +31,16 @@ from gridmill.errors import (
     explained,
     to_body,
 )
+from gridmill.sites.attempt_inputs import (
+    BUNDLES,
+    InputTree,
+    InputTrees,
+    KnownFolders,
+    counts,
+    farm_checkpoint_uri,
+    farm_input,
+    read_by,
+)
 from gridmill.sites.farm.attempt_notes import (
     AttemptLog,
     AttemptNote,
@@ -45,16 +55,6 @@ from gridmill.sites.farm.checkpoints import CheckpointDownloads
 from gridmill.sites.farm.client import FarmClient
 from gridmill.sites.farm.download import ResultDownload
 from gridmill.sites.farm.errors import FarmStorageError
-from gridmill.sites.farm.inputs import (
-    BUNDLES,
-    InputTree,
-    InputTrees,
-    KnownFolders,
-    counts,
-    farm_checkpoint_uri,
-    farm_input,
-    read_by,
-)
 from gridmill.transfer.contents import list_contents, write_contents
 from gridmill.transfer.engine import ChunkEndpoint, TransferLimits, push
 from gridmill.transfer.errors import TransferRefusedError

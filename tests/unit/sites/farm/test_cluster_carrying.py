@@ -26,8 +26,8 @@ from gridmill.errors import (
     UnavailableError,
     UnsafePathError,
 )
+from gridmill.sites.attempt_inputs import changed_shares
 from gridmill.sites.farm.errors import FarmStorageError
-from gridmill.sites.farm.inputs import changed_shares
 from gridmill.sites.farm.site import FarmSite, PodLeases, _rate_texts
 from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.sites.processes import _is_locked, _pid

@@ -1,0 +1,101 @@
+"""The interface to a managed batch service, which runs one container for each job that is submitted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from enum import StrEnum
+from typing import Protocol
+
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.states import Cause
+
+
+class BatchPhase(StrEnum):
+    """The phase of a job at the service."""
+
+    QUEUED = "queued"
+    """The service has accepted the job, and no machine runs it yet."""
+    STARTING = "starting"
+    """A machine was selected and loads the image."""
+    RUNNING = "running"
+    ENDED = "ended"
+    """No container of the job runs any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest:
+    """A job for the service. `name` identifies the job, so that it is found again after a lost answer.
+
+    `command` and `variables` are the command line and the environment of its container. `cpus` are whole
+    CPUs. The service starts the container at most once, and ends it after `limit_seconds`. `spot` asks for
+    machines that the provider may take back, where the service lets each job choose them.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    variables: Mapping[str, str]
+    cpus: int
+    memory_bytes: int
+    gpus: int
+    limit_seconds: float
+    spot: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchJob:
+    """The state of a job at the service.
+
+    `status` is the state in the words of the service. Times are Unix times in seconds, or None before the
+    event. `reason` is the reason of the state in the words of the service. `cause` is the reason for the end
+    of a job that did not end by itself: TAKEN if the provider took the machine back, MEMORY if the container
+    used more memory than it had requested, and otherwise LOST.
+    """
+
+    id: str
+    phase: BatchPhase
+    status: str
+    created: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    cause: Cause = Cause.LOST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueProblem:
+    """The reason why a queued job does not start. If it is `hopeless`, the job never starts unless a person
+    changes the settings of the service."""
+
+    message: str
+    hopeless: bool = False
+
+
+class BatchPort(Protocol):
+    """A batch service. All methods may be called by several threads, and every method may be repeated. They
+    raise UnavailableError if a later call may succeed, and another GridmillError if the service refuses the
+    request."""
+
+    def check(self) -> str:
+        """Check the credentials and that the queue accepts jobs. Returns the account and the queue in
+        words."""
+
+    def submit(self, request: BatchRequest) -> str:
+        """Submit a job and return its id. A caller that gets no answer must look for the job with `find`
+        before it submits the job again."""
+
+    def find(self, name: str) -> str | None:
+        """Return the id of the job with this name, or None if the service has no such job."""
+
+    def describe(self, ids: Sequence[str]) -> Mapping[str, BatchJob]:
+        """Return the states of jobs by their ids. Jobs that the service does not know are left out."""
+
+    def cancel(self, id: str, reason: str) -> None:
+        """End a job. Its container gets SIGTERM, and later SIGKILL. The method does not wait until the job
+        has ended, and ignores jobs that have ended or that the service does not know."""
+
+    def diagnose(self, job: BatchJob, request: BatchRequest) -> QueueProblem | None:
+        """Return the reason why a queued job does not start, as far as the service shows it."""
+
+    def close(self) -> None:
+        """Close all connections."""

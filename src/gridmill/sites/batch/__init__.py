@@ -1,0 +1,1 @@
+"""Sites at managed batch services, where each attempt is one job of the service."""

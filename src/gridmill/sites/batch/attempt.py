@@ -1,0 +1,505 @@
+"""Drives one attempt at a batch site: stages its inputs, submits its job, follows the job and brings its
+results home."""
+
+import logging
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from gridmill.codec import encode, from_builtins, to_builtins
+from gridmill.domain.amounts import MIB
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import (
+    AttemptOutcome,
+    Events,
+    EventType,
+    PodEvent,
+    SecretRequest,
+    SecretValues,
+)
+from gridmill.domain.route import AttemptTransfers, Staging, Transfer
+from gridmill.domain.site import Site
+from gridmill.domain.states import AttemptState, Cause
+from gridmill.domain.storage_uri import below
+from gridmill.domain.version_manifest import contents_uri
+from gridmill.errors import (
+    ConflictError,
+    GridmillError,
+    InterruptedRunError,
+    NotFoundError,
+    UnavailableError,
+    explained,
+)
+from gridmill.ports.batch import BatchJob, BatchPhase, BatchPort, BatchRequest, QueueProblem
+from gridmill.private_files import write_private
+from gridmill.sites.attempt_inputs import InputTrees, counts, farm_checkpoint_uri, farm_input
+from gridmill.sites.batch import course as courses
+from gridmill.sites.batch.course import BatchCourse, CoursePhase, queue_verdict
+from gridmill.sites.batch.exchange import Exchange
+from gridmill.sites.batch.journal import PodJournal
+from gridmill.sites.batch.manifest import (
+    BatchCheckpoints,
+    BatchEnd,
+    BatchManifest,
+    InputFolder,
+    checkpoints_object,
+    end_object,
+    events_folder,
+    manifest_object,
+    number_of,
+    secret_request_object,
+    secret_values_object,
+)
+from gridmill.sites.batch.settings import BatchSettings, for_resource, memory_request
+from gridmill.transfer.contents import list_contents, write_contents
+from gridmill.transfer.progress import TransferProgress, TransferState
+from gridmill.transfer.verify import check_order, seal
+
+_LOG = logging.getLogger(__name__)
+COMING = ".coming"
+"""The folder below the storage root in which incomplete downloads are stored."""
+_CANCEL_AGAIN_SECONDS = 30.0
+_LEAST_MEMORY_BYTES = 128 * MIB
+_SLOWING_SECONDS, _SLOWEST = 600.0, 6.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteContext:
+    """What all attempts of a site share. `root_mark` is the path, below the storage root, of the file by
+    which a container recognises the storage root. `jobs` returns the last known state of a job, or None if
+    the service was not asked yet; `is_missing` returns for how many seconds the service has not known it."""
+
+    site: Site
+    parsed: BatchSettings
+    root: Path
+    mark: str
+    root_mark: str
+    exchange: Exchange
+    service: BatchPort
+    trees: InputTrees
+    jobs: Callable[[str], BatchJob | None]
+    missing_seconds: Callable[[str], float]
+    now: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+
+
+def request_of(course: BatchCourse, context: SiteContext) -> BatchRequest:
+    """Returns the job for the attempt."""
+    parsed = for_resource(context.site, course.settings)
+    endpoint = (parsed.bucket_endpoint,) if parsed.bucket_endpoint else ()
+    program = (parsed.python, "-P", "-m", "gridmill.bootstrap.batch_attempt")
+    return BatchRequest(
+        name=course.name,
+        command=(*program, parsed.bucket, course.order.attempt_id, *endpoint),
+        variables={},
+        cpus=max(1, math.ceil(course.given.cpus - 1e-9)),
+        memory_bytes=memory_request(max(_LEAST_MEMORY_BYTES, course.given.memory_bytes)),
+        gpus=course.given.gpus,
+        limit_seconds=parsed.time_limit_seconds,
+        spot=parsed.spot,
+        labels={"gridmill-owner": context.mark, "gridmill-attempt": course.order.attempt_id},
+    )
+
+
+class AttemptDriver:
+    """The course of one attempt. `step` is called by one thread at a time; all other methods may be called by
+    any thread and return at once."""
+
+    def __init__(self, context: SiteContext, course: BatchCourse, journal: PodJournal, path: Path) -> None:
+        """`path` is the file of the record in the home."""
+        self._context, self._path = context, path
+        self.course, self.journal = course, journal
+        self.lock = threading.Lock()
+        self.problem = ""
+        self.due = 0.0
+        self.is_busy = False
+        self.secret_request: SecretRequest | None = None
+        """A request of the container for the values of secrets, which the pod passes to the control node."""
+        self.secret_values: SecretValues | None = None
+        """The encrypted answer of the control node, which the next step puts into the bucket."""
+        self._progress: tuple[str, TransferProgress] | None = None
+        self._stop = threading.Event()
+        self._ended_since: float | None = None
+        self._cancelled_at: float | None = None
+        self._diagnosed_at = 0.0
+        self._queue_problem: QueueProblem | None = None
+        self._is_asked_for_secrets = False
+
+    @property
+    def id(self) -> str:
+        """The id of the attempt."""
+        return self.course.order.attempt_id
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the end of the attempt is in the journal, and nothing of it is left in the bucket."""
+        return self.course.phase is CoursePhase.ENDED
+
+    def save(self, course: BatchCourse) -> None:
+        """Store the record. Raises StorageError."""
+        try:
+            write_private(self._path, encode(course))
+        except OSError as error:
+            raise UnavailableError(f"cannot be written: {error.strerror}", place=str(self._path)) from error
+        self.course = course
+
+    def request_stop(self, reason: str) -> None:
+        """End the attempt soon."""
+        with self.lock:
+            if not self.course.stop:
+                self.save(replace(self.course, stop=reason))
+        self._stop.set()
+        self.due = 0.0
+
+    def transfer(self) -> tuple[str, TransferState] | None:
+        """Return the direction and the progress of the transfer that runs now."""
+        progress = self._progress
+        return (progress[0], progress[1].look()) if progress is not None else None
+
+    def interrupt(self) -> None:
+        """Stop transfers, because the site is closed."""
+        self._stop.set()
+
+    def step(self) -> None:
+        """Do the next piece of work, and note when the next one is due. Errors that can pass are shown as the
+        problem of the attempt."""
+        try:
+            self._advance()
+        except InterruptedRunError:
+            self.due = 0.0
+        except UnavailableError as error:
+            self.problem = f"{self.id} waits: {explained(error)}"
+            self.due = self._context.monotonic() + 2 * self._context.parsed.poll_seconds
+        except GridmillError as error:
+            self._end_by_home(
+                AttemptOutcome(
+                    state=AttemptState.FAILED, cause=Cause.INPUT, message=error.message, hint=error.hint
+                )
+            )
+
+    def _advance(self) -> None:
+        if self.journal.has_ended(self.id):
+            return self._clean_up()
+        phase = self.course.phase
+        if phase is CoursePhase.SUBMITTED:
+            return self._follow()
+        if self.course.order.gang is not None:
+            return self._end_by_home(courses.GANG_REFUSED)
+        if self.course.stop and not self.course.asked:
+            return self._end_by_home(courses.stopped(self.course.stop))
+        if phase is CoursePhase.NEW:
+            self._stage()
+        return self._submit()
+
+    # --- to the service
+
+    def _stage(self) -> None:
+        """Put the inputs and the manifest into the bucket."""
+        context, order = self._context, self.course.order
+        with self._moving("to") as progress:
+            order = check_order(order, context.root, _LOG.info)
+            inputs: list[InputFolder] = []
+            began = context.monotonic()
+            for tree in () if context.parsed.shared_root else context.trees.of(order):
+                context.exchange.upload(tree.manifest, tree.path, progress, self._stop)
+                inputs.append(InputFolder(uri=tree.uri, manifest=tree.manifest, writable=tree.writable))
+            seen = progress.look()
+        manifest = self._manifest(tuple(inputs))
+        context.exchange.write(manifest_object(self.id), manifest)
+        upload = Transfer(
+            transferred_bytes=seen.transferred_bytes,
+            reused_bytes=max(0, seen.total_bytes - seen.transferred_bytes),
+            seconds=context.monotonic() - began,
+        )
+        with self.lock:
+            self.save(replace(self.course, phase=CoursePhase.STAGED, upload=upload))
+
+    def _manifest(self, inputs: tuple[InputFolder, ...]) -> BatchManifest:
+        context, order = self._context, self.course.order
+        shared = context.parsed.shared_root
+        if shared:
+            order = replace(order, bundle_path=order.bundle_path.replace(str(context.root), shared, 1))
+        else:
+            earlier = order.earlier if order.job.dataset is not None else ()
+            order = replace(
+                order,
+                checkpoint_uri=farm_checkpoint_uri(order),
+                inputs=tuple(map(farm_input, order.inputs)),
+                earlier=tuple(map(farm_input, earlier)),
+            )
+        return BatchManifest(
+            order=order,
+            type=self.course.type,
+            capacity=self.course.given,
+            inputs=inputs,
+            checkpoints_seconds=context.parsed.checkpoints_seconds,
+            poll_seconds=min(5.0, context.parsed.poll_seconds),
+            shared_root=shared,
+            root_mark=context.root_mark,
+        )
+
+    def _submit(self) -> None:
+        """Submit the job, unless an earlier submission whose answer was lost has reached the service."""
+        service = self._context.service
+        known = service.find(self.course.name) if self.course.asked else None
+        if known is None:
+            if self.course.stop:
+                return self._end_by_home(courses.stopped(self.course.stop))
+            with self.lock:
+                self.save(replace(self.course, asked=True))
+            known = service.submit(request_of(self.course, self._context))
+        now = self._context.now()
+        with self.lock:
+            self.save(replace(self.course, phase=CoursePhase.SUBMITTED, job_id=known, submitted=now))
+        self.problem = ""
+        return None
+
+    # --- while the job exists
+
+    def _follow(self) -> None:
+        self._bring_events()
+        self._ask_for_secrets()
+        end = self._context.exchange.read(end_object(self.id), BatchEnd)
+        if end is not None and (not end.interrupted or self.course.stop or self.course.verdict):
+            self._bring_events()
+            return self._finish(end)
+        job = self._context.jobs(self.course.job_id)
+        if job is None:
+            if self._context.missing_seconds(self.course.job_id) >= courses.LOST_SECONDS:
+                return self._conclude(courses.lost_outcome(None))
+        elif job.phase is BatchPhase.ENDED:
+            return self._after_job(job, end)
+        else:
+            self._watch_queue(job)
+        if self.course.stop or self.course.verdict is not None:
+            self._cancel()
+        age = self._context.now() - self.course.submitted
+        pace = min(_SLOWEST, 1.0 + age / _SLOWING_SECONDS)
+        self.due = self._context.monotonic() + pace * self._context.parsed.poll_seconds
+        return None
+
+    def _bring_events(self) -> None:
+        """Store the events that the container has uploaded, then delete their objects."""
+        bucket, known = self._context.exchange.bucket, self.journal.source(self.id)
+        for page in bucket.names(f"{events_folder(self.id)}/"):
+            for name in sorted(page):
+                if number_of(name) > known:
+                    read = self._context.exchange.read(name, Events)
+                    self.journal.append(read.events if read is not None else ())
+                bucket.remove(name)
+
+    def _ask_for_secrets(self) -> None:
+        if self.secret_values is not None:
+            self._context.exchange.write(secret_values_object(self.id), self.secret_values)
+            self.secret_values = None
+        if self.course.order.job.secrets and not self._is_asked_for_secrets:
+            found = self._context.exchange.read(secret_request_object(self.id), SecretRequest)
+            if found is not None:
+                self._is_asked_for_secrets, self.secret_request = True, found
+
+    def _after_job(self, job: BatchJob, end: BatchEnd | None) -> None:
+        """Conclude an attempt whose job has ended without an end of its own. The last objects of the
+        container may become visible late."""
+        now = self._context.monotonic()
+        self._ended_since = now if self._ended_since is None else self._ended_since
+        never_ran = job.started is None
+        if (
+            end is None
+            and not never_ran
+            and now - self._ended_since
+            < min(courses.LAST_WORD_SECONDS, 4 * self._context.parsed.poll_seconds)
+        ):
+            self.due = now + self._context.parsed.poll_seconds
+            return None
+        if self.course.verdict is not None:
+            return self._conclude(self.course.verdict)
+        if self.course.stop:
+            return self._conclude(courses.stopped(self.course.stop))
+        outcome = from_builtins(end.event.body["outcome"], AttemptOutcome) if end is not None else None
+        return self._conclude(courses.lost_outcome(job, outcome))
+
+    def _watch_queue(self, job: BatchJob) -> None:
+        """Find out why the job does not start, and give up after the longest time in the queue."""
+        if job.phase is not BatchPhase.QUEUED:
+            self.problem = ""
+            return
+        now = self._context.now()
+        queued = now - (job.created or self.course.submitted)
+        timeout = for_resource(self._context.site, self.course.settings).queue_timeout_seconds
+        is_long = queued >= min(courses.DIAGNOSIS_SECONDS, timeout / 2)
+        if is_long and now - self._diagnosed_at >= min(courses.DIAGNOSIS_SECONDS, timeout / 2):
+            self._diagnosed_at = now
+            request = request_of(self.course, self._context)
+            self._queue_problem = self._context.service.diagnose(job, request)
+        self.problem = f"{self.id}: {courses.progress_text(job, now, self._queue_problem)}" if is_long else ""
+        verdict = queue_verdict(queued, self._queue_problem, timeout, job.status)
+        if verdict is not None and self.course.verdict is None:
+            with self.lock:
+                self.save(replace(self.course, verdict=verdict))
+
+    def _cancel(self) -> None:
+        now = self._context.monotonic()
+        if self._cancelled_at is None or now - self._cancelled_at >= _CANCEL_AGAIN_SECONDS:
+            why = self.course.stop or (self.course.verdict.message if self.course.verdict else "")
+            self._context.service.cancel(self.course.job_id, f"Gridmill: {why}"[:200])
+            self._cancelled_at = now
+
+    # --- back home
+
+    def _finish(self, end: BatchEnd) -> None:
+        """Bring the results home, and then report the end that the container wrote."""
+        order, event = self.course.order, end.event
+        outcome = from_builtins(event.body["outcome"], AttemptOutcome)
+        if self.course.verdict is not None and outcome.state is not AttemptState.SUCCEEDED:
+            return self._conclude(self.course.verdict)
+        if end.interrupted and outcome.state is not AttemptState.SUCCEEDED:
+            outcome = replace(courses.stopped(self.course.stop), use=outcome.use)
+        download = Transfer()
+        if outcome.state is AttemptState.SUCCEEDED and counts(order) and not self._context.parsed.shared_root:
+            outcome, download = self._with_result(end, outcome)
+        self._keep_checkpoints(done=outcome.state is AttemptState.SUCCEEDED)
+        transfers = AttemptTransfers(upload=self.course.upload, download=download, staging=Staging.SHARED)
+        outcome = replace(outcome, transfers=transfers)
+        self.journal.append([replace(event, body={"outcome": to_builtins(outcome)})])
+        return self._clean_up()
+
+    def _with_result(self, end: BatchEnd, outcome: AttemptOutcome) -> tuple[AttemptOutcome, Transfer]:
+        """Download the output folder, and list its files with their hashes."""
+        order, context = self.course.order, self._context
+        if end.result is None:
+            return outcome, Transfer()
+        began = context.monotonic()
+        try:
+            with self._moving("from") as progress:
+                drafts = context.root / COMING / f"batch-{context.site.name}" / self.course.name
+                context.exchange.download(
+                    order.output_uri,
+                    end.result,
+                    context.root,
+                    drafts,
+                    progress=progress,
+                    stop=self._closing(),
+                )
+                seen = progress.look()
+            if order.part is None:
+                folder = below(context.root, order.output_uri)
+                contents = list_contents(folder)
+                write_contents(below(context.root, contents_uri(order.output_uri)), contents)
+                seal(folder, contents)
+        except NotFoundError as error:
+            lost = AttemptOutcome(
+                state=AttemptState.LOST,
+                cause=Cause.LOST,
+                message=f"the results of the attempt are not in the bucket any more: {error}",
+            )
+            return lost, Transfer()
+        except ConflictError as error:
+            raise UnavailableError(error.message) from error
+        return outcome, Transfer(
+            transferred_bytes=seen.transferred_bytes,
+            reused_bytes=seen.present_bytes,
+            seconds=context.monotonic() - began,
+        )
+
+    def _closing(self) -> threading.Event:
+        """Return the event that ends downloads. A stop of the attempt does not end them."""
+        return threading.Event() if self.course.stop else self._stop
+
+    def _keep_checkpoints(self, *, done: bool) -> None:
+        """Bring the last checkpoints home, or delete those of a job that has succeeded."""
+        order, context = self.course.order, self._context
+        if not order.checkpoint_uri or not counts(order) or context.parsed.shared_root:
+            return
+        if done:
+            return shutil.rmtree(below(context.root, order.checkpoint_uri), ignore_errors=True)
+        found = context.exchange.read(checkpoints_object(self.id), BatchCheckpoints)
+        if found is None:
+            return
+        drafts = context.root / COMING / f"batch-{context.site.name}" / f"{self.course.name}-checkpoints"
+        try:
+            context.exchange.download(order.checkpoint_uri, found.manifest, context.root, drafts)
+        except UnavailableError:
+            raise
+        except GridmillError as error:
+            _LOG.warning("checkpoints_not_transferred attempt=%s reason=%s", self.id, error)
+
+    def _conclude(self, outcome: AttemptOutcome) -> None:
+        """End an attempt whose container has not reported its end itself."""
+        self._keep_checkpoints(done=False)
+        self._end_by_home(outcome)
+
+    def _end_by_home(self, outcome: AttemptOutcome) -> None:
+        event = PodEvent(
+            number=0,
+            attempt_id=self.id,
+            token=self.course.order.token,
+            time=self._context.now(),
+            type=EventType.ENDED,
+            body={"outcome": to_builtins(outcome)},
+        )
+        self.journal.append([event], is_own=True)
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        """Delete the objects of an ended attempt. Its record stays until its pod has ended."""
+        self.problem = ""
+        self.due = self._context.monotonic() + self._context.parsed.poll_seconds
+        with suppress(UnavailableError):
+            self._context.exchange.delete_attempt(self.id)
+            with self.lock:
+                self.save(replace(self.course, phase=CoursePhase.ENDED))
+
+    # --- an attempt whose pod is torn down
+
+    def end_now(self) -> bool:
+        """End the job of the attempt, and return whether it has ended. Raises UnavailableError."""
+        service, course = self._context.service, self.course
+        if course.phase is CoursePhase.ENDED:
+            return True
+        job_id = course.job_id or (service.find(course.name) if course.asked else None)
+        if job_id:
+            if self._cancelled_at is None:
+                service.cancel(job_id, "Gridmill: its pod ends")
+                self._cancelled_at = self._context.monotonic()
+            job = service.describe([job_id]).get(job_id)
+            if job is not None and job.phase is not BatchPhase.ENDED:
+                return False
+        with suppress(UnavailableError):
+            self._context.exchange.delete_attempt(self.id)
+        return True
+
+    def forget(self) -> None:
+        """Delete the record of the attempt."""
+        self._path.unlink(missing_ok=True)
+
+    def _moving(self, direction: str) -> "_Moving":
+        return _Moving(self._note_progress, direction)
+
+    def _note_progress(self, progress: tuple[str, TransferProgress] | None) -> None:
+        self._progress = progress
+
+
+class _Moving:
+    """Shows the progress of a transfer inside a `with` block."""
+
+    def __init__(self, note: Callable[[tuple[str, TransferProgress] | None], None], direction: str) -> None:
+        self._note, self._direction = note, direction
+
+    def __enter__(self) -> TransferProgress:
+        progress = TransferProgress()
+        self._note((self._direction, progress))
+        return progress
+
+    def __exit__(self, *_: object) -> None:
+        self._note(None)
+
+
+def attempt_states(drivers: Mapping[str, AttemptDriver]) -> Mapping[str, AttemptState]:
+    """Returns the state of each attempt that has not ended, for the Hello of its pod."""
+    running = (one for one in drivers.values() if not one.journal.has_ended(one.id))
+    return {one.id: AttemptState.RUNNING for one in running}

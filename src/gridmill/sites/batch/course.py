@@ -1,0 +1,125 @@
+"""The course of an attempt at a batch site: its record in the home, and the decisions about it as functions
+without effects."""
+
+from dataclasses import field
+from enum import StrEnum
+
+from gridmill.domain.amounts import Amounts, show_seconds
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome
+from gridmill.domain.resource import MeasuredUse
+from gridmill.domain.route import Transfer
+from gridmill.domain.states import AttemptState, Cause
+from gridmill.ports.batch import BatchJob, BatchPhase, QueueProblem
+
+DIAGNOSIS_SECONDS = 60.0
+"""A job that is queued for longer is diagnosed, and then again each time this number of seconds passed."""
+HOPELESS_SECONDS = 300.0
+"""A job whose diagnosis is hopeless is cancelled after this number of seconds in the queue."""
+LAST_WORD_SECONDS = 20.0
+"""After the service has ended a job, the home looks for its last objects for this number of seconds."""
+LOST_SECONDS = 120.0
+"""A job that the service does not list for longer than this number of seconds does not exist any more."""
+
+
+class CoursePhase(StrEnum):
+    """How far an attempt has come."""
+
+    NEW = "new"
+    """The home has got the attempt."""
+    STAGED = "staged"
+    """The inputs and the manifest are in the bucket."""
+    SUBMITTED = "submitted"
+    """The service has accepted the job."""
+    ENDED = "ended"
+    """The end of the attempt is in the journal of its pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCourse:
+    """The record of an attempt, stored so that a new control node continues with it.
+
+    `name` and `job_id` are the name and the id of the job at the service. `asked` is true from the moment
+    before the first submission, because its answer may be lost. `stop` is the reason why the attempt must
+    end, or empty. `verdict` is the outcome of an attempt that the home itself ends, for example because its
+    job waited too long. `upload` is the transfer of its inputs. `submitted` is the Unix time in seconds of
+    the submission.
+    """
+
+    order: AttemptOrder
+    pod_id: str
+    type: str
+    settings: dict[str, str] = field(default_factory=dict)
+    name: str
+    phase: CoursePhase = CoursePhase.NEW
+    asked: bool = False
+    job_id: str = ""
+    submitted: float = 0.0
+    stop: str = ""
+    verdict: AttemptOutcome | None = None
+    upload: Transfer = Transfer()
+
+    @property
+    def given(self) -> Amounts:
+        """The size of the attempt."""
+        return self.order.given
+
+
+GANG_REFUSED = AttemptOutcome(
+    state=AttemptState.FAILED,
+    cause=Cause.INPUT,
+    message="a batch site runs no jobs with several ranks",
+    hint="Use another site for the job, or a job with one worker.",
+)
+
+
+def stopped(reason: str) -> AttemptOutcome:
+    """Returns the outcome of an attempt that was stopped on request."""
+    return AttemptOutcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message=reason)
+
+
+def queue_verdict(
+    queued_seconds: float, problem: QueueProblem | None, timeout_seconds: float, status: str
+) -> AttemptOutcome | None:
+    """Returns the outcome of an attempt whose job waits too long, or None if it may wait longer."""
+    why = f": {problem.message}" if problem is not None else ""
+    if problem is not None and problem.hopeless and queued_seconds >= min(HOPELESS_SECONDS, timeout_seconds):
+        return AttemptOutcome(
+            state=AttemptState.FAILED,
+            cause=Cause.INPUT,
+            message=f"the job can never start at the batch service ({status}){why}",
+            hint="Correct the queue of the batch service, or the size of the job.",
+        )
+    if queued_seconds < timeout_seconds:
+        return None
+    return AttemptOutcome(
+        state=AttemptState.FAILED,
+        cause=Cause.TIMEOUT,
+        message=f"the job was queued at the batch service for {show_seconds(queued_seconds)} ({status}){why}",
+        hint="Set a longer `queue_timeout`, or correct the queue of the batch service.",
+    )
+
+
+def lost_outcome(job: BatchJob | None, interrupted: AttemptOutcome | None = None) -> AttemptOutcome:
+    """Returns the outcome of an attempt whose job has ended without an end of its own. `job` is None if the
+    service does not know the job any more. `interrupted` is the end that the container reported after the
+    service asked it to end."""
+    use = interrupted.use if interrupted is not None else MeasuredUse()
+    if job is None:
+        message = "the batch service does not know the job any more"
+        return AttemptOutcome(state=AttemptState.LOST, cause=Cause.LOST, message=message, use=use)
+    reason = job.reason or "the service gives no reason"
+    code = f", exit code {job.exit_code}" if job.exit_code is not None else ""
+    if job.started is not None and job.ended is not None and not use.wall_seconds:
+        use = MeasuredUse(wall_seconds=max(0.0, job.ended - job.started))
+    state = AttemptState.FAILED if job.cause is Cause.MEMORY else AttemptState.LOST
+    message = f"the batch service ended job {job.id} ({job.status}{code}): {reason}"
+    return AttemptOutcome(state=state, cause=job.cause, message=message, use=use, exit_code=job.exit_code)
+
+
+def progress_text(job: BatchJob, now: float, problem: QueueProblem | None) -> str:
+    """Returns the state of a job that does not run yet, in words."""
+    since = f" for {show_seconds(now - job.created)}" if job.created is not None else ""
+    why = problem.message if problem is not None else job.reason
+    words = {BatchPhase.QUEUED: "is queued", BatchPhase.STARTING: "starts"}.get(job.phase, "runs")
+    return f"its job {words} at the batch service{since} ({job.status})" + (f": {why}" if why else "")

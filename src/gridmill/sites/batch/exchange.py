@@ -1,0 +1,113 @@
+"""Transfers folders and records between a machine and a bucket. The home and the containers use the same
+code."""
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, TypeVar
+
+from gridmill.codec import decode, encode
+from gridmill.domain.farm_protocol import Manifest
+from gridmill.errors import InputError, NotFoundError, UnavailableError
+from gridmill.sites.batch.manifest import MOST_RECORD_BYTES, folder_of
+from gridmill.transfer.bucket_cache import BucketCache
+from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.engine import TransferLimits, pull, push
+from gridmill.transfer.progress import TransferProgress
+from gridmill.transfer.tree_writer import TreeCheckout
+
+if TYPE_CHECKING:
+    from gridmill.transfer.bucket import BucketClient
+
+T = TypeVar("T")
+_OWNER = "batch"
+_LIMITS = TransferLimits(patience_seconds=60.0)
+_TIMES = 3
+
+
+class Exchange:
+    """The bucket of a site. This class is safe to use from several threads. All methods raise
+    UnavailableError, and TransferRefusedError if the bucket refuses access."""
+
+    def __init__(self, bucket: "BucketClient") -> None:
+        self.bucket, self.chunks = bucket, BucketCache(bucket)
+
+    def write(self, name: str, record: object) -> None:
+        """Puts a record into the bucket."""
+        self.bucket.put(name, encode(record))
+
+    def read(self, name: str, kind: type[T]) -> T | None:
+        """Returns the record, or None if the object does not exist. Raises InputError if it is damaged."""
+        try:
+            return decode(self.bucket.get(name, MOST_RECORD_BYTES), kind)
+        except NotFoundError:
+            return None
+
+    def delete_attempt(self, attempt_id: str) -> None:
+        """Deletes all objects of an attempt. Chunks stay, because other attempts may use them."""
+        for page in self.bucket.names(f"{folder_of(attempt_id)}/"):
+            for name in page:
+                self.bucket.remove(name)
+
+    def upload(
+        self,
+        manifest: Manifest,
+        folder: Path,
+        progress: TransferProgress | None = None,
+        stop: Event | None = None,
+    ) -> None:
+        """Puts the chunks of a folder into the bucket, unless they are there. Raises the errors of `push`."""
+        push(manifest, folder, self.chunks, progress=progress, terms=_LIMITS, stop=stop)
+
+    def download(
+        self,
+        uri: str,
+        manifest: Manifest,
+        root: Path,
+        drafts: Path,
+        *,
+        progress: TransferProgress | None = None,
+        stop: Event | None = None,
+        is_writable: bool = True,
+    ) -> None:
+        """Writes a folder below `root`, completely or not at all. Incomplete data is kept in `drafts`, on the
+        same file system, for a repeated call. Raises NotFoundError if the bucket lacks a chunk, and the
+        errors of `TreeCheckout.place`."""
+        chunks = ChunkStore(drafts, manifest.size_bytes + 1)
+        chunks.unpin(_OWNER)
+        checkout = TreeCheckout(root, chunks, handing_over=True)
+        for _ in range(_TIMES):
+            if not checkout.place(uri, manifest, _OWNER, writable=is_writable):
+                return shutil.rmtree(drafts, ignore_errors=True)
+            pull(manifest, chunks, self.chunks, progress=progress, terms=_LIMITS, stop=stop)
+        if checkout.place(uri, manifest, _OWNER, writable=is_writable):
+            raise UnavailableError(f"chunks of {uri} were deleted during the download", place=str(drafts))
+        return shutil.rmtree(drafts, ignore_errors=True)
+
+
+def open_exchange(url: str, options: Mapping[str, str]) -> Exchange:
+    """Opens the bucket of a site; see `bucket.open_store`. Raises InputError if a package is missing."""
+    if find_spec("obstore") is None:
+        raise InputError(
+            "buckets need the package `obstore`, which is not installed",
+            hint="pip install 'gridmill[objects]'",
+            place=url,
+        )
+    from gridmill.transfer.bucket import BucketClient
+
+    return Exchange(BucketClient(url, options))
+
+
+def repeated(act: Callable[[], T], wait: Callable[[float], object], most: int = 8) -> T:
+    """Returns the result of the call, which is repeated with growing pauses while the bucket does not
+    answer. Raises UnavailableError after the last try."""
+    pause = 0.5
+    for _ in range(most - 1):
+        with suppress(UnavailableError):
+            return act()
+        wait(pause)
+        pause = min(2 * pause, 30.0)
+    return act()

@@ -1,0 +1,191 @@
+"""The settings of a batch site."""
+
+import re
+from collections.abc import Mapping
+
+from gridmill.domain.amounts import Amounts, parse_bytes, parse_seconds
+from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.job import JobKind
+from gridmill.domain.resource import Resource
+from gridmill.domain.site import Site
+from gridmill.domain.source import CREDENTIALS, check_credential
+from gridmill.errors import InputError, NotFoundError
+from gridmill.plugins import find
+from gridmill.transfer.signed_urls import check_bucket
+
+SETTINGS: Mapping[str, str] = {
+    "service": "the batch service: aws or gcp",
+    "bucket": "the place for data, such as s3://BUCKET/PREFIX or gs://BUCKET/PREFIX",
+    "bucket_endpoint": "the server of the bucket (default: the server of the provider)",
+    "cpus": "the CPUs of the largest job (default: 4)",
+    "memory": "the memory of the largest job (default: 15GiB)",
+    "gpus": "the GPUs of the largest job (default: 0)",
+    "max_machines": "the largest number of jobs of the largest size at the same time (default: 100)",
+    "python": "the Python of the image that contains Gridmill (default: python3)",
+    "queue_timeout": "the time after which a queued job is cancelled and fails (default: 24h)",
+    "time_limit": "the time after which the service ends a running job (default: 7d)",
+    "poll": "the time between two questions about jobs (default: 5s)",
+    "checkpoints": "the time between two uploads of checkpoints (default: 60s)",
+    "keep": "the time for which unused data stays in the bucket (default: 14d)",
+    "spot": "true: ask for Spot machines, where the service lets each job choose (default: false)",
+    "shared_root": "the path in the container of a file system that has the storage root of this home",
+}
+"""The settings of every batch site, besides the settings of its service and of its bucket."""
+_OF_RESOURCES = frozenset({"time_limit", "queue_timeout", "spot"})
+_CONTAINER_BYTES = 256 << 20
+_PATH = re.compile(r"/?[\w.+-]+(/[\w.+-]+)*")
+_MOST_JOBS = 5000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """The parsed settings of a batch site, see `SETTINGS`. `largest` is the size of the largest job."""
+
+    service: str
+    bucket: str
+    bucket_endpoint: str
+    largest: Amounts
+    max_machines: int
+    python: str
+    queue_timeout_seconds: float
+    time_limit_seconds: float
+    poll_seconds: float
+    checkpoints_seconds: float
+    keep_seconds: float
+    shared_root: str
+    spot: bool
+
+
+def memory_request(memory_bytes: int) -> int:
+    """Returns the memory in bytes to request for a job, which includes the processes of Gridmill in the
+    container."""
+    return memory_bytes + _CONTAINER_BYTES
+
+
+def read(site: Site) -> BatchSettings:
+    """Parses the settings of the site. Raises InputError if a setting is invalid."""
+    service = site.settings.get("service", "")
+    try:
+        find("batches", service)
+    except NotFoundError as error:
+        raise _wrong(site, "service", f"{service!r} is not a known batch service", error.hint) from error
+    for name in (name for names in CREDENTIALS.values() for name in names):
+        check_credential(name, site.settings.get(name), f"site {site.name}: settings.{name}")
+    return BatchSettings(
+        service=service,
+        bucket=_bucket(site),
+        bucket_endpoint=_endpoint(site),
+        largest=Amounts(
+            cpus=float(_number(site, "cpus", "4", 1, 1000)),
+            memory_bytes=_memory(site),
+            gpus=_number(site, "gpus", "0", 0, 64),
+        ),
+        max_machines=_number(site, "max_machines", "100", 1, _MOST_JOBS),
+        python=_text(site, "python", "python3"),
+        queue_timeout_seconds=_seconds(site, "queue_timeout", "24h", least=1.0),
+        time_limit_seconds=_seconds(site, "time_limit", "7d", least=60.0),
+        poll_seconds=_seconds(site, "poll", "5s", least=0.05),
+        checkpoints_seconds=_seconds(site, "checkpoints", "60s", least=0.05),
+        keep_seconds=_seconds(site, "keep", "14d", least=60.0),
+        shared_root=_text(site, "shared_root", "/") if site.settings.get("shared_root") else "",
+        spot=_flag(site, "spot"),
+    )
+
+
+def for_resource(site: Site, settings: Mapping[str, str]) -> BatchSettings:
+    """Returns the settings of the site, in which the settings of a resource replace those of the same
+    name. Raises InputError."""
+    return read(replace(site, settings={**site.settings, **settings}))
+
+
+def bucket_options(site: Site, parsed: BatchSettings) -> Mapping[str, str]:
+    """Returns the options of the bucket in the settings of the site. Values of secrets are references."""
+    names = CREDENTIALS.get(parsed.bucket.partition("://")[0], ())
+    options = {name: site.settings[name] for name in names if name in site.settings}
+    return {"endpoint": parsed.bucket_endpoint, **options} if parsed.bucket_endpoint else options
+
+
+def check_resource(resource: Resource, site: Site) -> None:
+    """Raises InputError if a resource cannot be used at the site. A sink is always loaded in the home."""
+    if resource.type == JobKind.SINK:
+        raise InputError(
+            f"a sink is loaded at home, not at the batch site {site.name}",
+            hint="Remove `site` from the resource. Jobs at the batch site get the table by a transfer.",
+            place=f"resource {resource.name}: site",
+        )
+    for name in resource.settings:
+        if name not in _OF_RESOURCES:
+            raise InputError(
+                f"a resource at a batch site has no setting {name!r}",
+                hint=f"A resource can have: {', '.join(sorted(_OF_RESOURCES))}.",
+                place=f"resource {resource.name}: settings.{name}",
+            )
+    for_resource(site, resource.settings)
+
+
+def check_site(site: Site) -> None:
+    """Raises InputError if a setting of the site is invalid."""
+    read(site)
+
+
+def _bucket(site: Site) -> str:
+    url = site.settings.get("bucket", "")
+    if not url:
+        raise _wrong(
+            site, "bucket", "is missing", "Set bucket=s3://BUCKET/PREFIX or bucket=gs://BUCKET/PREFIX."
+        )
+    check_bucket(url, f"site {site.name}: settings.bucket")
+    return url.rstrip("/")
+
+
+def _endpoint(site: Site) -> str:
+    url = site.settings.get("bucket_endpoint", "")
+    if url and (not url.startswith(("http://", "https://")) or "@" in url):
+        raise _wrong(
+            site, "bucket_endpoint", f"{url!r} is not the address of a server", "Write https://HOST."
+        )
+    return url
+
+
+def _flag(site: Site, name: str) -> bool:
+    text = site.settings.get(name, "false")
+    if text not in ("true", "false"):
+        raise _wrong(site, name, f"{text!r} is neither true nor false", "The default is false.")
+    return text == "true"
+
+
+def _number(site: Site, name: str, usual: str, least: int, most: int) -> int:
+    text = site.settings.get(name, usual)
+    if not text.isdigit() or not least <= int(text) <= most:
+        raise _wrong(
+            site, name, f"{text!r} is not a whole number from {least} to {most}", f"The default is {usual}."
+        )
+    return int(text)
+
+
+def _memory(site: Site) -> int:
+    try:
+        return parse_bytes(site.settings.get("memory", "15GiB"))
+    except InputError as error:
+        raise _wrong(site, "memory", error.message, error.hint) from error
+
+
+def _text(site: Site, name: str, usual: str) -> str:
+    text = site.settings.get(name, usual)
+    if text != "/" and not _PATH.fullmatch(text):
+        raise _wrong(site, name, f"{text!r} is not valid", f"The default is {usual}.")
+    return text
+
+
+def _seconds(site: Site, name: str, usual: str, *, least: float) -> float:
+    try:
+        seconds = parse_seconds(site.settings.get(name, usual))
+    except InputError as error:
+        raise _wrong(site, name, error.message, error.hint) from error
+    if seconds < least:
+        raise _wrong(site, name, f"is less than {least:g} s", f"The default is {usual}.")
+    return seconds
+
+
+def _wrong(site: Site, name: str, problem: str, hint: str) -> InputError:
+    return InputError(problem, hint=hint, place=f"site {site.name}: settings.{name}")

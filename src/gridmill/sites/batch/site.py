@@ -1,0 +1,432 @@
+"""The site of kind `batch`: each attempt is one job of a managed batch service. It implements SitePort and
+TransferSite."""
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gridmill.codec import decode
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.farm_protocol import FARM_PROTOCOL, FarmStatus
+from gridmill.domain.pod_protocol import AttemptOrder, PodEvent, PodOrder
+from gridmill.domain.route import Route, TransferRate
+from gridmill.domain.secret import resolved
+from gridmill.domain.site import Node, NodeUtilization, Site
+from gridmill.errors import GridmillError, InputError, UnavailableError, explained
+from gridmill.plugins import find
+from gridmill.ports.batch import BatchJob, BatchPort
+from gridmill.ports.site import PodListeners, PodReport, PodStatus
+from gridmill.settings import Settings
+from gridmill.sites.attempt_inputs import InputTrees, KnownFolders
+from gridmill.sites.batch.attempt import AttemptDriver, SiteContext
+from gridmill.sites.batch.course import BatchCourse, CoursePhase
+from gridmill.sites.batch.exchange import Exchange, open_exchange
+from gridmill.sites.batch.journal import PodJournal
+from gridmill.sites.batch.manifest import job_name
+from gridmill.sites.batch.pods import ENDED, BatchPod, mark_ended, read_order, write_order
+from gridmill.sites.batch.settings import SETTINGS, BatchSettings, bucket_options, read
+from gridmill.sites.marks import mark_of, mark_root
+from gridmill.version import __version__
+
+_LOG = logging.getLogger(__name__)
+_TURN_SECONDS = 0.1
+_AT_ONCE = 8
+_ASKED = 100
+"""The number of jobs in one question to the service."""
+_CHECK_SECONDS = 600.0
+_END_SECONDS = 60.0
+_TIDY_SECONDS = 7 * 86_400.0
+_SWEEP_SECONDS = 6 * 3600.0
+_PROBE_BYTES = 1 << 20
+_GONE = PodReport(status=PodStatus.GONE, message="it has ended or was never started")
+_RUNNING = PodReport(status=PodStatus.RUNNING)
+
+
+class JobReports:
+    """The last known states of jobs, which one thread reads from the service. This class is safe to use from
+    several threads."""
+
+    def __init__(self, service: BatchPort, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._service, self._monotonic = service, monotonic
+        self._jobs: dict[str, BatchJob] = {}
+        self._missing_since: dict[str, float] = {}
+        self.problem = ""
+
+    def get(self, job_id: str) -> BatchJob | None:
+        """Return the last state of the job, or None."""
+        return self._jobs.get(job_id)
+
+    def missing_seconds(self, job_id: str) -> float:
+        """Return for how many seconds the service has not known the job."""
+        since = self._missing_since.get(job_id)
+        return self._monotonic() - since if since is not None else 0.0
+
+    def refresh(self, ids: Sequence[str]) -> None:
+        """Ask the service for these jobs, and forget all others."""
+        try:
+            for start in range(0, len(ids), _ASKED):
+                some = ids[start : start + _ASKED]
+                found = self._service.describe(some)
+                self._jobs.update(found)
+                self._note_missing(some, found)
+        except GridmillError as error:
+            self.problem = explained(error)
+            return
+        self.problem = ""
+        for gone in self._jobs.keys() - set(ids):
+            del self._jobs[gone]
+
+    def _note_missing(self, ids: Sequence[str], found: Mapping[str, BatchJob]) -> None:
+        now = self._monotonic()
+        for job_id in ids:
+            if job_id in found:
+                self._missing_since.pop(job_id, None)
+            else:
+                self._missing_since.setdefault(job_id, now)
+
+
+class BatchSite:
+    """A site at a managed batch service. This class is safe to use from several threads."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        site: Site,
+        parsed: BatchSettings,
+        service: BatchPort,
+        exchange: Exchange,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Continues all pods and attempts that an earlier process of this home left. Raises StorageError."""
+        self._settings, self._site, self._parsed, self._service = settings, site, parsed, service
+        self._monotonic = monotonic
+        self._folder = settings.home / "batch" / site.name
+        self._link = f"unix:{settings.home / 'links.sock'}"
+        self._reports = JobReports(service, monotonic)
+        mark = mark_of(settings.home / "batch", site.name)
+        self._bucket = exchange.bucket
+        self._context = SiteContext(
+            site=site,
+            parsed=parsed,
+            root=settings.root,
+            mark=mark,
+            root_mark=str(mark_root(settings.root, mark).relative_to(settings.root)),
+            exchange=exchange,
+            service=service,
+            trees=InputTrees(settings.root, settings.home / "bundles", KnownFolders(self._folder / "hashes")),
+            jobs=self._reports.get,
+            missing_seconds=self._reports.missing_seconds,
+            monotonic=monotonic,
+        )
+        self._lock = threading.RLock()
+        self._pods: dict[str, BatchPod] = {}
+        self._closed, self._wake = threading.Event(), threading.Event()
+        self._checked: tuple[float, str] | None = None
+        self._workers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="gridmill-batch")
+        self._threads = [
+            threading.Thread(target=run, name=f"gridmill-batch-{name}", daemon=True)
+            for name, run in (("pods", self._run), ("jobs", self._poll))
+        ]
+        self._continue()
+
+    def start(self) -> None:
+        """Start the threads of the site."""
+        for thread in self._threads:
+            thread.start()
+
+    # --- pods and attempts of earlier processes
+
+    def _continue(self) -> None:
+        for path in (self._folder / "attempts", self._folder / "pods"):
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (self._folder / "pods").iterdir():
+            order = read_order(folder)
+            if order is not None:
+                self._pods[order.pod_id] = self._pod(order, folder)
+            elif time.time() - folder.stat().st_mtime > _TIDY_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+        for path in (self._folder / "attempts").glob("*.json"):
+            self._continue_attempt(path)
+
+    def _continue_attempt(self, path: Path) -> None:
+        try:
+            course = decode(path.read_bytes(), BatchCourse)
+        except (OSError, InputError) as error:
+            _LOG.warning("attempt_not_read path=%s reason=%s", path, error)
+            return
+        pod = self._pods.get(course.pod_id)
+        if pod is None:
+            path.unlink(missing_ok=True)  # its pod was torn down, which ended the attempt
+            return
+        pod.drivers[course.order.attempt_id] = AttemptDriver(self._context, course, pod.journal, path)
+
+    def _pod(self, order: PodOrder, folder: Path) -> BatchPod:
+        address = self._link.partition(":")[2]
+        return BatchPod(order, folder, partial(find("links", "unix"), address), self._new_attempt)
+
+    def _new_attempt(self, pod: BatchPod, order: AttemptOrder) -> None:
+        """Record a new attempt of a pod. Its driver then continues in the background."""
+        course = BatchCourse(
+            order=order,
+            pod_id=pod.order.pod_id,
+            type=pod.order.type,
+            settings=dict(pod.order.settings),
+            name=job_name(self._context.mark, order.attempt_id),
+        )
+        path = self._folder / "attempts" / f"{order.attempt_id}.json"
+        driver = AttemptDriver(self._context, course, pod.journal, path)
+        driver.save(course)
+        with self._lock:
+            pod.drivers[order.attempt_id] = driver
+        self._wake.set()
+
+    # --- threads
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._turn()
+            except Exception:  # noqa: BLE001  the outermost loop: the next turn may fare better
+                _LOG.exception("batch_pods_failed")
+            self._wake.wait(_TURN_SECONDS)
+            self._wake.clear()
+
+    def _turn(self) -> None:
+        with self._lock:
+            pods = [pod for pod in self._pods.values() if not pod.is_leaving]
+        for pod in pods:
+            try:
+                pod.turn()
+            except GridmillError as error:
+                _LOG.warning("batch_pod_waits pod=%s reason=%s", pod.order.pod_id, error)
+            if pod.has_said_goodbye:
+                pod.has_said_goodbye = False
+                self._workers.submit(self._leave, pod)
+        now = self._monotonic()
+        with self._lock:
+            due = [
+                one
+                for pod in pods
+                for one in pod.drivers.values()
+                if not (pod.is_leaving or one.is_busy or one.has_ended) and now >= one.due
+            ]
+            for driver in due:
+                driver.is_busy = True
+        for driver in due:
+            self._workers.submit(self._step, driver)
+
+    def _step(self, driver: AttemptDriver) -> None:
+        try:
+            driver.step()
+        except Exception:  # noqa: BLE001  the outermost loop of an attempt: the next step may fare better
+            _LOG.exception("batch_attempt_failed attempt=%s", driver.id)
+            driver.due = self._monotonic() + self._parsed.poll_seconds
+        finally:
+            driver.is_busy = False
+            self._wake.set()
+
+    def _leave(self, pod: BatchPod) -> None:
+        try:
+            self.tear_down([pod.order.pod_id])
+        except GridmillError as error:
+            _LOG.warning("batch_pod_not_ended pod=%s reason=%s", pod.order.pod_id, error)
+
+    def _poll(self) -> None:
+        next_sweep = self._monotonic() + _SWEEP_SECONDS
+        while not self._closed.wait(self._parsed.poll_seconds):
+            try:
+                drivers = self._drivers()
+                courses = [one.course for one in drivers if one.course.phase is CoursePhase.SUBMITTED]
+                if courses:
+                    self._reports.refresh([one.job_id for one in courses])
+                if self._monotonic() >= next_sweep:
+                    next_sweep = self._monotonic() + _SWEEP_SECONDS
+                    self._sweep(drivers)
+            except Exception:  # noqa: BLE001  the outermost loop: the next turn may fare better
+                _LOG.exception("batch_jobs_failed")
+
+    def _sweep(self, drivers: Sequence[AttemptDriver]) -> None:
+        """Delete old chunks while no attempt is open, because an attempt may need chunks of any age."""
+        from datetime import UTC, datetime, timedelta
+
+        if any(not one.has_ended for one in drivers):
+            return
+        before = datetime.now(UTC) - timedelta(seconds=self._parsed.keep_seconds)
+        try:
+            self._context.exchange.chunks.clear(before)
+        except GridmillError as error:
+            _LOG.info("bucket_not_tidied site=%s reason=%s", self._site.name, error)
+
+    def _drivers(self) -> list[AttemptDriver]:
+        with self._lock:
+            return [driver for pod in self._pods.values() for driver in pod.drivers.values()]
+
+    # --- SitePort
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Returns one node for each job of the largest size that may run at the same time. Raises
+        UnavailableError if the service or the bucket cannot be used."""
+        now = self._monotonic()
+        if self._checked is None or now - self._checked[0] >= _CHECK_SECONDS:
+            try:
+                words = self._service.check()
+                self._bucket.has("attempts/none")
+            except UnavailableError:
+                raise
+            except GridmillError as error:
+                raise UnavailableError(error.message, hint=error.hint) from error
+            self._checked = now, words
+        return tuple(
+            Node(name=f"slot-{number}", capacity=self._parsed.largest)
+            for number in range(1, self._parsed.max_machines + 1)
+        )
+
+    def utilization(self) -> Mapping[str, NodeUtilization]:
+        """Returns nothing, because the nodes stand for machines that the service may start."""
+        return {}
+
+    def link(self) -> str:
+        """Returns the address of the control node, to which the pods in this process connect."""
+        return self._link
+
+    def pod_home(self, pod_id: str) -> str:
+        """Returns the folder of the pod in the home."""
+        return str(self._folder / "pods" / pod_id)
+
+    def prepare(self) -> None:
+        """Does nothing, because machines cost money."""
+
+    def bring_up(self, orders: Sequence[PodOrder]) -> None:
+        """Makes pods, which costs nothing until they get an attempt. Raises StorageError."""
+        for order in orders:
+            folder = self._folder / "pods" / order.pod_id
+            with self._lock:
+                if order.pod_id in self._pods or (folder / ENDED).exists():
+                    continue
+                write_order(folder, order)
+                self._pods[order.pod_id] = self._pod(order, folder)
+        self._wake.set()
+
+    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
+        """Returns whether the pods exist. A pod ends only when it is torn down."""
+        with self._lock:
+            return {pod_id: _RUNNING if pod_id in self._pods else _GONE for pod_id in pod_ids}
+
+    def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
+        """Returns the events of a GONE pod that the control node has not acknowledged."""
+        path = self._folder / "pods" / pod_id / "journal.jsonl"
+        return PodJournal(path).waiting() if path.exists() else ()
+
+    def tear_down(self, pod_ids: Sequence[str]) -> None:
+        """Ends pods and the jobs of their attempts, and waits until the service has ended the jobs. Raises
+        UnavailableError if this takes long; the call must then be repeated."""
+        with self._lock:
+            pods = [self._pods[pod_id] for pod_id in pod_ids if pod_id in self._pods]
+            for pod in pods:
+                pod.is_leaving = True
+            for pod_id in pod_ids:
+                if pod_id not in self._pods:
+                    mark_ended(self._folder / "pods" / pod_id)
+        until = self._monotonic() + _END_SECONDS
+        for pod in pods:
+            for driver in tuple(pod.drivers.values()):
+                self._end(driver, until)
+            pod.mark_ended()
+            with self._lock:
+                self._pods.pop(pod.order.pod_id, None)
+            for driver in pod.drivers.values():
+                driver.forget()
+
+    def _end(self, driver: AttemptDriver, until: float) -> None:
+        """End the job of an attempt, after its step that may run now. Raises UnavailableError."""
+        driver.interrupt()
+        while True:
+            if not driver.is_busy and driver.end_now():
+                return
+            if self._monotonic() >= until or self._closed.wait(min(1.0, self._parsed.poll_seconds)):
+                raise UnavailableError(
+                    f"the batch service has not ended the job of {driver.id} yet; it is asked again"
+                )
+
+    def close(self) -> None:
+        """Closes the site. The jobs continue."""
+        self._closed.set()
+        self._wake.set()
+        for driver in self._drivers():
+            driver.interrupt()
+        for thread in self._threads:
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(5.0)
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        for pod in tuple(self._pods.values()):
+            pod.close()
+        self._service.close()
+
+    # --- TransferSite
+
+    def transfer_progress(self, attempt_id: str) -> Mapping[str, Any]:
+        """See TransferSite."""
+        for driver in self._drivers():
+            seen = driver.transfer() if driver.id == attempt_id else None
+            if seen is not None and seen[1].total_bytes:
+                direction, state = seen
+                done = state.present_bytes + state.transferred_bytes
+                note = f"transfer {direction} the bucket of {self._site.name}"
+                return {"done": done, "total": state.total_bytes, "unit": "bytes", "note": note}
+        return {}
+
+    def farm_status(self) -> FarmStatus:
+        """See TransferSite."""
+        return FarmStatus(version=__version__, protocol=FARM_PROTOCOL, root="", nodes=self.nodes())
+
+    def transfer_problems(self) -> Mapping[str, str]:
+        """See TransferSite. Jobs that wait long in the queue of the service are reported too."""
+        problems = {one.id: one.problem for one in self._drivers() if one.problem}
+        if self._reports.problem:
+            problems["jobs"] = f"site {self._site.name}: {self._reports.problem}"
+        return problems
+
+    def missing_sizes(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
+        """See TransferSite. The bucket is not asked, because a container downloads all inputs anyway."""
+        if self._parsed.shared_root:
+            return {version.id: 0 for version in versions}
+        return {version.id: version.output.size_bytes for version in versions}
+
+    def probe(self) -> Route:
+        """See TransferSite. Measures the rate of the bucket with one small object."""
+        name, data = f"probe/{self._context.mark}", b"\0" * _PROBE_BYTES
+        began = self._monotonic()
+        self._bucket.put(name, data)
+        middle = self._monotonic()
+        self._bucket.get(name, _PROBE_BYTES)
+        ended = self._monotonic()
+        self._bucket.remove(name)
+        size = float(_PROBE_BYTES)
+        upload = TransferRate(transferred_bytes=size, seconds=max(1e-4, middle - began))
+        download = TransferRate(transferred_bytes=size, seconds=max(1e-4, ended - middle))
+        return Route(upload=upload, download=download)
+
+
+def make(
+    settings: Settings, site: Site, doors: PodListeners, resolve: Callable[[str], str] | None = None
+) -> BatchSite:
+    """Opens a batch site. `resolve` returns the value of a secret. Raises InputError, StorageError."""
+    del doors  # the containers use the bucket only, so no listener is needed
+    parsed = read(site)
+    known = resolve or _no_secrets
+    own = {name: resolved(value, known) for name, value in site.settings.items() if name not in SETTINGS}
+    service: BatchPort = find("batches", parsed.service)(own, f"site {site.name}")
+    options = {name: resolved(value, known) for name, value in bucket_options(site, parsed).items()}
+    made = BatchSite(settings, site, parsed, service, open_exchange(parsed.bucket, options))
+    made.start()
+    return made
+
+
+def _no_secrets(name: str) -> str:
+    raise InputError(f"the secret {name!r} is not available here")

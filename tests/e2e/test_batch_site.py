@@ -1,0 +1,199 @@
+"""Pipelines at a batch site, with containers that are processes and a real S3 server."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from gridmill import plugins
+from gridmill.bootstrap.node import EmbeddedNode, embed
+from gridmill.declarations import read_pipeline
+from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.states import FINISHED_RUNS, AttemptState, JobState, RunState
+from gridmill.domain.views import JobView, RunView
+from gridmill.ports.batch import QueueProblem
+from gridmill.settings import read_settings
+from gridmill.transfer.bucket import BucketClient
+from tests.e2e.conftest import PATIENCE_SECONDS, eventually
+from tests.kit.batch_processes import ProcessBatch
+from tests.kit.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
+
+pytestmark = pytest.mark.e2e
+PIPELINE = """
+pipeline: p
+resources:
+  burst: {type: command, site: batch, cpus: 1, memory: 256MiB}
+jobs:
+  one: {command: "seq 20000 > $GRIDMILL_OUTPUT/in"}
+  two:
+    resource: burst
+    needs: [one]
+    resumable: true
+    command: "echo begun; tac $GRIDMILL_INPUT_ONE/in > $GRIDMILL_OUTPUT/out; RUN"
+"""
+STEP = "$GRIDMILL_CHECKPOINTS/step"
+ONCE = f"[ -e {STEP} ] || {{ echo 1 > {STEP}; echo waits; exec sleep 600; }}"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with object_store() as endpoint:
+        if endpoint is None:
+            pytest.skip(HOW_TO_GET_IT)
+        yield endpoint
+
+
+class Home:
+    """A home with the site `batch`."""
+
+    def __init__(self, folder: Path, endpoint: str, service: ProcessBatch, **more: str) -> None:
+        self.folder, self.service = folder, service
+        bucket = f"batch-{uuid4().hex}"
+        make_bucket(endpoint, bucket)
+        self.bucket = BucketClient(f"s3://{bucket}", {"endpoint": endpoint})
+        self.settings = read_settings(
+            {"GRIDMILL_HOME": str(folder / "home"), "GRIDMILL_GRACE": "1", "GRIDMILL_OBSERVE": "0.2"}
+        )
+        self.node = self.open()
+        settings = {
+            "service": "processes",
+            "queue": service.name,
+            "bucket": f"s3://{bucket}/some/prefix",
+            "bucket_endpoint": endpoint,
+            "python": sys.executable,
+            "cpus": "1",
+            "memory": "1GiB",
+            "poll": "100ms",
+            "checkpoints": "100ms",
+            **more,
+        }
+        self.node.grid.add_site(Site(name="batch", kind=SiteKind.BATCH, settings=settings))
+
+    def open(self) -> EmbeddedNode:
+        self.node = embed(self.settings)
+        return self.node
+
+    def start(self, command: str = "true") -> str:
+        project = self.folder / "project"
+        project.mkdir(exist_ok=True)
+        (project / "pipeline.yaml").write_text(PIPELINE.replace("RUN", command))
+        return self.node.grid.start_run(read_pipeline(project / "pipeline.yaml")).run.id
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        assert eventually(condition, PATIENCE_SECONDS), f"waited in vain until {what}"
+
+    def ended(self, run: str) -> RunView:
+        self.wait(lambda: self.node.grid.run(run).run.state in FINISHED_RUNS, "the run ends")
+        return self.node.grid.run(run)
+
+    def log(self, run: str) -> str:
+        return "".join(entry.text for entry in self.node.grid.logs(run, job="two"))
+
+    def objects(self) -> list[str]:
+        return [name for page in self.bucket.names("some/prefix/attempts") for name in page]
+
+    def close(self) -> None:
+        for run in self.node.grid.runs().items:
+            if run.state not in FINISHED_RUNS:
+                self.node.grid.stop_run(run.id)
+        self.wait(
+            lambda: all(one.state in FINISHED_RUNS for one in self.node.grid.runs().items), "all runs end"
+        )
+        self.wait(lambda: not self.service.running(), "all jobs have ended")
+        self.node.close()
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessBatch]:
+    monkeypatch.setitem(plugins.BATCHES, "processes", "tests.kit.batch_processes:make")
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    made = ProcessBatch(uuid4().hex)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def home(tmp_path: Path, server: str, service: ProcessBatch) -> Iterator[Home]:
+    (tmp_path / "home").mkdir()
+    made = Home(tmp_path, server, service)
+    yield made
+    made.close()
+
+
+def two(view: RunView) -> JobView:
+    return next(one for one in view.jobs if one.job.job.name == "two")
+
+
+def test_a_job_runs_as_one_job_of_the_service_and_its_results_come_home(home: Home) -> None:
+    run = home.start()
+    view = home.ended(run)
+    job = two(view)
+    assert view.run.state is RunState.SUCCEEDED, job.job.message
+    output = home.settings.root / job.artifacts[0].output.uri / "out"
+    assert output.read_text().split()[:2] == ["20000", "19999"]
+    assert home.log(run) == "begun\n"
+    assert len(home.service.jobs) == 1
+    transfers = job.attempts[0].transfers
+    assert transfers is not None
+    assert transfers.upload.transferred_bytes > 0
+    assert transfers.download.transferred_bytes > 0
+    home.wait(lambda: not home.objects(), "the objects of the attempt are deleted")
+
+
+def test_a_lost_answer_submits_no_second_job(home: Home) -> None:
+    home.service.loses_answers = 1
+    view = home.ended(home.start())
+    assert view.run.state is RunState.SUCCEEDED
+    assert len(home.service.jobs) == 1
+
+
+def test_a_new_control_node_continues_with_the_job(home: Home) -> None:
+    go = home.folder / "go"
+    run = home.start(f"echo waits; while [ ! -e '{go}' ]; do sleep 0.1; done")
+    home.wait(lambda: "waits" in home.log(run), "the job runs")
+    home.node.close(tear_down=False)
+    go.touch()
+    home.open()
+    view = home.ended(run)
+    assert view.run.state is RunState.SUCCEEDED, two(view).job.message
+    assert len(home.service.jobs) == 1
+    assert home.log(run) == "begun\nwaits\n"
+
+
+def test_a_reclaimed_machine_costs_no_attempt_and_the_job_resumes(home: Home) -> None:
+    run = home.start(ONCE)
+    home.wait(lambda: "waits" in home.log(run), "the job runs")
+    home.service.reclaim(home.service.running()[0])
+    view = home.ended(run)
+    job = two(view)
+    assert view.run.state is RunState.SUCCEEDED, job.job.message
+    assert [one.state for one in job.attempts] == [AttemptState.LOST, AttemptState.SUCCEEDED]
+    assert "Host EC2 (instance i-1) terminated" in job.attempts[0].message
+    assert (job.job.losses, job.job.interruptions) == (0, 1)
+
+
+def test_a_stopped_job_is_cancelled_at_the_service(home: Home) -> None:
+    run = home.start("echo waits; exec sleep 600")
+    home.wait(lambda: "waits" in home.log(run), "the job runs")
+    home.node.grid.stop_run(run)
+    view = home.ended(run)
+    assert two(view).job.state is JobState.STOPPED
+    home.wait(lambda: not home.service.running(), "the job has ended at the service")
+
+
+def test_a_job_that_stays_in_the_queue_fails_with_the_diagnosis(
+    tmp_path: Path, server: str, service: ProcessBatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    home = Home(tmp_path, server, service, queue_timeout="2s")
+    service.holds = True
+    service.problem = QueueProblem(message="compute environment c is DISABLED, VALID", hopeless=True)
+    view = home.ended(home.start())
+    job = two(view)
+    assert job.job.state is JobState.FAILED
+    assert "compute environment c is DISABLED" in job.job.message
+    assert all(one.phase == "ended" for one in service.jobs.values())
+    home.close()

@@ -1,0 +1,125 @@
+"""Requests to AWS Batch as values, and what its answers mean."""
+
+import pytest
+
+from gridmill.clouds.aws.batch import definition_of, job_of, queue_problem, read_settings, submission
+from gridmill.domain.amounts import GIB
+from gridmill.domain.states import Cause
+from gridmill.errors import InputError
+from gridmill.ports.batch import BatchJob, BatchPhase, BatchRequest
+
+SETTINGS = {"region": "eu-central-1", "queue": "q", "image": "gridmill:1"}
+REQUEST = BatchRequest(
+    name="gm-1",
+    command=("python3", "-m", "x"),
+    variables={"A": "b"},
+    cpus=2,
+    memory_bytes=GIB + 1,
+    gpus=1,
+    limit_seconds=3600.0,
+    labels={"gridmill-owner": "m"},
+)
+WAITS = BatchJob(id="1", phase=BatchPhase.QUEUED, status="RUNNABLE")
+QUEUE = {"state": "ENABLED", "status": "VALID"}
+ENVIRONMENT = {
+    "computeEnvironmentName": "c",
+    "state": "ENABLED",
+    "status": "VALID",
+    "computeResources": {"type": "EC2", "maxvCpus": 16, "instanceTypes": ["g5.xlarge"]},
+}
+
+
+def test_a_submission_sets_the_size_and_a_single_try() -> None:
+    sent = submission(REQUEST, read_settings(SETTINGS, "site s"), "d")
+    assert sent["retryStrategy"] == {"attempts": 1}
+    assert sent["timeout"] == {"attemptDurationSeconds": 3600}
+    overrides = sent["containerOverrides"]
+    assert overrides["command"] == ["python3", "-m", "x"]
+    assert overrides["resourceRequirements"] == [
+        {"type": "VCPU", "value": "2"},
+        {"type": "MEMORY", "value": "1025"},
+        {"type": "GPU", "value": "1"},
+    ]
+
+
+def test_a_definition_has_the_same_name_for_the_same_image_only() -> None:
+    one = definition_of(read_settings(SETTINGS, "site s"))
+    same = definition_of(read_settings({**SETTINGS, "queue": "other"}, "site s"))
+    other = definition_of(read_settings({**SETTINGS, "job_role": "arn:r"}, "site s"))
+    assert one == same
+    assert one["jobDefinitionName"] != other["jobDefinitionName"]
+    assert one["retryStrategy"] == {"attempts": 1}
+
+
+@pytest.mark.parametrize(
+    ("reason", "container", "cause"),
+    [
+        ("Host EC2 (instance i-0ab) terminated.", "", Cause.TAKEN),
+        (
+            "Essential container in task exited",
+            "OutOfMemoryError: Container killed due to memory usage",
+            Cause.MEMORY,
+        ),
+        ("Essential container in task exited", "", Cause.LOST),
+    ],
+)
+def test_the_reason_of_a_failed_job_gives_the_cause(reason: str, container: str, cause: Cause) -> None:
+    job = job_of(
+        {
+            "jobId": "1",
+            "status": "FAILED",
+            "statusReason": reason,
+            "createdAt": 1000,
+            "stoppedAt": 5000,
+            "container": {"exitCode": 137, "reason": container},
+        }
+    )
+    assert (job.phase, job.cause, job.exit_code) == (BatchPhase.ENDED, cause, 137)
+    assert (job.created, job.started, job.ended) == (1.0, None, 5.0)
+    assert reason in job.reason
+
+
+@pytest.mark.parametrize(
+    ("queue", "environments", "memory", "words", "hopeless"),
+    [
+        ({**QUEUE, "state": "DISABLED"}, [ENVIRONMENT], {}, "the job queue is DISABLED", True),
+        (QUEUE, [], {}, "no compute environment", True),
+        (
+            QUEUE,
+            [{**ENVIRONMENT, "status": "INVALID", "statusReason": "CLIENT_ERROR - no role"}],
+            {},
+            "compute environment c is ENABLED, INVALID: CLIENT_ERROR - no role",
+            True,
+        ),
+        (QUEUE, [{**ENVIRONMENT, "state": "DISABLED"}, ENVIRONMENT], {}, "c is DISABLED", False),
+        (QUEUE, [{**ENVIRONMENT, "computeResources": {"maxvCpus": 1}}], {}, "at most 1 vCPUs", True),
+        (QUEUE, [ENVIRONMENT], {"g5.xlarge": GIB}, "the largest, g5.xlarge, has at most 992 MiB", True),
+        (QUEUE, [ENVIRONMENT], {"g5.xlarge": 16 * GIB}, "quota of vCPUs", False),
+    ],
+)
+def test_a_job_that_stays_runnable_is_diagnosed(
+    queue: dict[str, str],
+    environments: list[dict[str, object]],
+    memory: dict[str, int],
+    words: str,
+    hopeless: bool,
+) -> None:
+    problem = queue_problem(WAITS, REQUEST, queue, environments, memory)
+    assert problem is not None
+    assert words in problem.message
+    assert problem.hopeless is hopeless
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"region": "nowhere"}, "is not a region"),
+        ({"queue": ""}, "queue is missing"),
+        ({"job_definition": "d"}, "either `image` or `job_definition`"),
+        ({"platform": "EKS"}, "neither EC2 nor FARGATE"),
+        ({"regoin": "x"}, "no setting 'regoin'"),
+    ],
+)
+def test_wrong_settings_are_refused(changes: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_settings({**SETTINGS, **changes}, "site s")
