@@ -68,7 +68,7 @@ def local_order(manifest: BatchManifest, root: Path) -> AttemptOrder:
     order = replace(manifest.order, gpu_indices=tuple(range(manifest.capacity.gpus)), root=str(root))
     if manifest.shared_root:
         return replace(order, root=manifest.shared_root)
-    bundle = f"{root}/{BUNDLES}/{order.bundle}.tar.gz" if order.bundle_path else ""
+    bundle = str(below(root, f"{BUNDLES}/{order.bundle}.tar.gz")) if order.bundle_path else ""
     return replace(order, bundle_path=bundle, contents_uri="")
 
 
