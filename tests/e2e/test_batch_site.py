@@ -48,8 +48,8 @@ def server() -> Iterator[str]:
 class Home:
     """A home with the site `batch`."""
 
-    def __init__(self, folder: Path, endpoint: str, service: ProcessBatch, **more: str) -> None:
-        self.folder, self.service = folder, service
+    def __init__(self, folder: Path, endpoint: str, queue: str, **more: str) -> None:
+        self.folder = folder
         bucket = f"batch-{uuid4().hex}"
         make_bucket(endpoint, bucket)
         self.bucket = BucketClient(f"s3://{bucket}", {"endpoint": endpoint})
@@ -59,7 +59,7 @@ class Home:
         self.node = self.open()
         settings = {
             "service": "processes",
-            "queue": service.name,
+            "queue": queue,
             "bucket": f"s3://{bucket}/some/prefix",
             "bucket_endpoint": endpoint,
             "python": sys.executable,
@@ -91,6 +91,10 @@ class Home:
     def log(self, run: str) -> str:
         return "".join(entry.text for entry in self.node.grid.logs(run, job="two"))
 
+    def running(self) -> list[str]:
+        """The jobs that have not ended at the service."""
+        raise NotImplementedError
+
     def objects(self) -> list[str]:
         return [name for page in self.bucket.names("some/prefix/attempts") for name in page]
 
@@ -101,8 +105,19 @@ class Home:
         self.wait(
             lambda: all(one.state in FINISHED_RUNS for one in self.node.grid.runs().items), "all runs end"
         )
-        self.wait(lambda: not self.service.running(), "all jobs have ended")
+        self.wait(lambda: not self.running(), "all jobs have ended")
         self.node.close()
+
+
+class ProcessHome(Home):
+    """A home whose batch service starts processes."""
+
+    def __init__(self, folder: Path, endpoint: str, service: ProcessBatch, **more: str) -> None:
+        self.service = service
+        super().__init__(folder, endpoint, service.name, **more)
+
+    def running(self) -> list[str]:
+        return self.service.running()
 
 
 @pytest.fixture
@@ -116,9 +131,9 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessBatch]:
 
 
 @pytest.fixture
-def home(tmp_path: Path, server: str, service: ProcessBatch) -> Iterator[Home]:
+def home(tmp_path: Path, server: str, service: ProcessBatch) -> Iterator[ProcessHome]:
     (tmp_path / "home").mkdir()
-    made = Home(tmp_path, server, service)
+    made = ProcessHome(tmp_path, server, service)
     yield made
     made.close()
 
@@ -127,7 +142,7 @@ def two(view: RunView) -> JobView:
     return next(one for one in view.jobs if one.job.job.name == "two")
 
 
-def test_a_job_runs_as_one_job_of_the_service_and_its_results_come_home(home: Home) -> None:
+def test_a_job_runs_as_one_job_of_the_service_and_its_results_come_home(home: ProcessHome) -> None:
     run = home.start()
     view = home.ended(run)
     job = two(view)
@@ -143,14 +158,14 @@ def test_a_job_runs_as_one_job_of_the_service_and_its_results_come_home(home: Ho
     home.wait(lambda: not home.objects(), "the objects of the attempt are deleted")
 
 
-def test_a_lost_answer_submits_no_second_job(home: Home) -> None:
+def test_a_lost_answer_submits_no_second_job(home: ProcessHome) -> None:
     home.service.loses_answers = 1
     view = home.ended(home.start())
     assert view.run.state is RunState.SUCCEEDED
     assert len(home.service.jobs) == 1
 
 
-def test_a_new_control_node_continues_with_the_job(home: Home) -> None:
+def test_a_new_control_node_continues_with_the_job(home: ProcessHome) -> None:
     go = home.folder / "go"
     run = home.start(f"echo waits; while [ ! -e '{go}' ]; do sleep 0.1; done")
     home.wait(lambda: "waits" in home.log(run), "the job runs")
@@ -163,7 +178,7 @@ def test_a_new_control_node_continues_with_the_job(home: Home) -> None:
     assert home.log(run) == "begun\nwaits\n"
 
 
-def test_a_reclaimed_machine_costs_no_attempt_and_the_job_resumes(home: Home) -> None:
+def test_a_reclaimed_machine_costs_no_attempt_and_the_job_resumes(home: ProcessHome) -> None:
     run = home.start(ONCE)
     home.wait(lambda: "waits" in home.log(run), "the job runs")
     home.service.reclaim(home.service.running()[0])
@@ -175,7 +190,7 @@ def test_a_reclaimed_machine_costs_no_attempt_and_the_job_resumes(home: Home) ->
     assert (job.job.losses, job.job.interruptions) == (0, 1)
 
 
-def test_a_stopped_job_is_cancelled_at_the_service(home: Home) -> None:
+def test_a_stopped_job_is_cancelled_at_the_service(home: ProcessHome) -> None:
     run = home.start("echo waits; exec sleep 600")
     home.wait(lambda: "waits" in home.log(run), "the job runs")
     home.node.grid.stop_run(run)
@@ -188,7 +203,7 @@ def test_a_job_that_stays_in_the_queue_fails_with_the_diagnosis(
     tmp_path: Path, server: str, service: ProcessBatch
 ) -> None:
     (tmp_path / "home").mkdir()
-    home = Home(tmp_path, server, service, queue_timeout="2s")
+    home = ProcessHome(tmp_path, server, service, queue_timeout="2s")
     service.holds = True
     service.problem = QueueProblem(message="compute environment c is DISABLED, VALID", hopeless=True)
     view = home.ended(home.start())
