@@ -96,7 +96,8 @@ class Home:
         raise NotImplementedError
 
     def objects(self) -> list[str]:
-        return [name for page in self.bucket.names("some/prefix/attempts") for name in page]
+        names = (name for page in self.bucket.names("some/prefix") for name in page)
+        return [name for name in names if "/attempts/" in name]
 
     def close(self) -> None:
         for run in self.node.grid.runs().items:
@@ -156,6 +157,20 @@ def test_a_job_runs_as_one_job_of_the_service_and_its_results_come_home(home: Pr
     assert transfers.upload.transferred_bytes > 0
     assert transfers.download.transferred_bytes > 0
     home.wait(lambda: not home.objects(), "the objects of the attempt are deleted")
+
+
+def test_a_removed_site_leaves_nothing_in_the_bucket(home: ProcessHome) -> None:
+    home.ended(home.start())
+    home.wait(
+        lambda: all(one.site != "batch" for one in home.node.grid.deployments().items),
+        "the deployment is released",
+    )
+    assert any(page for page in home.bucket.names("some/prefix"))
+    for resource in home.node.grid.resources().items:
+        if resource.site == "batch":
+            home.node.grid.remove_resource(resource.name)
+    home.node.grid.remove_site("batch")
+    home.wait(lambda: not any(page for page in home.bucket.names("some/prefix")), "the bucket is empty")
 
 
 def test_a_lost_answer_submits_no_second_job(home: ProcessHome) -> None:

@@ -95,7 +95,7 @@ def request_of(course: BatchCourse, context: SiteContext) -> BatchRequest:
     program = (parsed.python, "-P", "-m", "gridmill.bootstrap.batch_attempt")
     return BatchRequest(
         name=course.name,
-        command=(*program, parsed.bucket, course.order.attempt_id, *endpoint),
+        command=(*program, context.exchange.bucket.url, course.order.attempt_id, *endpoint),
         variables={},
         cpus=max(1, math.ceil(course.given.cpus - 1e-9)),
         memory_bytes=memory_request(max(_LEAST_MEMORY_BYTES, course.given.memory_bytes)),

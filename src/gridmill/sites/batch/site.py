@@ -103,13 +103,14 @@ class BatchSite:
         exchange: Exchange,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Continues all pods and attempts that an earlier process of this home left. Raises StorageError."""
+        """Continues all pods and attempts that an earlier process of this home left. `exchange` is the part
+        of the bucket that belongs to this home. Raises StorageError."""
         self._settings, self._site, self._parsed, self._service = settings, site, parsed, service
         self._monotonic = monotonic
         self._folder = settings.home / "batch" / site.name
         self._link = f"unix:{settings.home / 'links.sock'}"
         self._reports = JobReports(service, monotonic)
-        mark = mark_of(settings.home / "batch", site.name)
+        mark = site_mark(settings, site)
         self._bucket = exchange.bucket
         self._context = SiteContext(
             site=site,
@@ -368,6 +369,20 @@ class BatchSite:
             pod.close()
         self._service.close()
 
+    # --- ExternalCleanup
+
+    def clean_up_previous(self) -> None:
+        """See ExternalCleanup. Earlier processes of this home left nothing but attempts, which continue."""
+
+    def delete_all(self) -> None:
+        """See ExternalCleanup. Deletes all data of this home in the bucket."""
+        try:
+            for page in self._bucket.names(""):
+                for name in page:
+                    self._bucket.remove(name)
+        except GridmillError as error:
+            _LOG.warning("bucket_not_emptied site=%s reason=%s", self._site.name, error)
+
     # --- TransferSite
 
     def transfer_progress(self, attempt_id: str) -> Mapping[str, Any]:
@@ -413,6 +428,11 @@ class BatchSite:
         return Route(upload=upload, download=download)
 
 
+def site_mark(settings: Settings, site: Site) -> str:
+    """Return the name that distinguishes the jobs and the data of this site and home from all others."""
+    return mark_of(settings.home / "batch", site.name)
+
+
 def make(
     settings: Settings, site: Site, doors: PodListeners, resolve: Callable[[str], str] | None = None
 ) -> BatchSite:
@@ -423,7 +443,9 @@ def make(
     own = {name: resolved(value, known) for name, value in site.settings.items() if name not in SETTINGS}
     service: BatchPort = find("batches", parsed.service)(own, f"site {site.name}")
     options = {name: resolved(value, known) for name, value in bucket_options(site, parsed).items()}
-    made = BatchSite(settings, site, parsed, service, open_exchange(parsed.bucket, options))
+    # each home has its own folder, so that it can delete old data without asking other homes
+    url = f"{parsed.bucket}/{site_mark(settings, site)}"
+    made = BatchSite(settings, site, parsed, service, open_exchange(url, options))
     made.start()
     return made
 
