@@ -100,6 +100,7 @@ the provider. Other settings of a site of this provider are refused. If a provid
 settings are accepted."""
 BATCHES: Mapping[str, str] = {
     "aws": "gridmill.clouds.aws.batch:make",
+    "gcp": "gridmill.clouds.gcp.batch:make",
 }
 """The functions that open a managed batch service, by its name. Each of these functions takes the settings of
 the service, in which secrets are replaced by their values, and the place of the settings for errors. It

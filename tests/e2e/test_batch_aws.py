@@ -85,6 +85,7 @@ def test_a_lost_answer_of_aws_submits_no_second_job(home: AwsHome) -> None:
     home.aws.world.faults.lose_answers("SubmitJob")
     assert home.ended(home.start()).run.state is RunState.SUCCEEDED
     assert len(home.aws.jobs()) == 1
+    assert not home.aws.world.faults.planned
 
 
 def test_a_stopped_job_ends_at_aws(home: AwsHome) -> None:

@@ -59,7 +59,7 @@ class Home:
         self.node = self.open()
         settings = {
             "service": "processes",
-            "queue": queue,
+            **({"queue": queue} if queue else {}),
             "bucket": f"s3://{bucket}/some/prefix",
             "bucket_endpoint": endpoint,
             "python": sys.executable,
@@ -69,7 +69,11 @@ class Home:
             "checkpoints": "100ms",
             **more,
         }
+        self.prepare()
         self.node.grid.add_site(Site(name="batch", kind=SiteKind.BATCH, settings=settings))
+
+    def prepare(self) -> None:
+        """What is done before the site is added."""
 
     def open(self) -> EmbeddedNode:
         self.node = embed(self.settings)

@@ -19,9 +19,17 @@ HOSTS: Mapping[str, str] = {
     "projects": "https://cloudresourcemanager.googleapis.com",
     "iam": "https://iam.googleapis.com",
     "billing": "https://cloudbilling.googleapis.com",
+    "batch": "https://batch.googleapis.com",
 }
 """The server of each API."""
-_METHODS = {"insert": "POST", "wait": "POST", "testIamPermissions": "POST", "delete": "DELETE"}
+_METHODS = {
+    "insert": "POST",
+    "create": "POST",
+    "cancel": "POST",
+    "wait": "POST",
+    "testIamPermissions": "POST",
+    "delete": "DELETE",
+}
 """The HTTP methods of the actions. All others are read with GET."""
 _CONNECT_SECONDS, _READ_SECONDS = 10.0, 60.0
 WAIT_SECONDS = 130.0

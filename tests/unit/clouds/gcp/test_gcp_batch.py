@@ -1,0 +1,99 @@
+"""Requests to Google Cloud Batch as values, and what its answers mean."""
+
+from dataclasses import replace
+
+import pytest
+
+from gridmill.clouds.gcp.batch import job_body, job_of, queue_problem, read_settings
+from gridmill.domain.amounts import GIB
+from gridmill.domain.states import Cause
+from gridmill.errors import InputError
+from gridmill.ports.batch import BatchPhase, BatchRequest
+
+SETTINGS = {"region": "europe-west4", "image": "gridmill:1", "project": "my-project"}
+REQUEST = BatchRequest(
+    name="gm-1",
+    command=("python3", "-m", "x"),
+    variables={},
+    cpus=2,
+    memory_bytes=GIB + 1,
+    gpus=0,
+    limit_seconds=3600.0,
+    labels={"gridmill-attempt": "P-1.Job.1"},
+)
+
+
+def event(description: str, seconds: int, code: int | None = None) -> dict[str, object]:
+    body: dict[str, object] = {"description": description, "eventTime": f"1970-01-01T00:00:{seconds:02}.5Z"}
+    return body if code is None else {**body, "taskExecution": {"exitCode": code}}
+
+
+def test_a_job_has_one_task_without_retries() -> None:
+    body = job_body(REQUEST, read_settings(SETTINGS, "site s"))
+    [group] = body["taskGroups"]
+    task = group["taskSpec"]
+    assert (group["taskCount"], task["maxRetryCount"], task["maxRunDuration"]) == ("1", 0, "3600s")
+    assert task["computeResource"] == {"cpuMilli": "2000", "memoryMib": "1025"}
+    assert body["labels"] == {"gridmill-attempt": "p-1-job-1"}
+    assert body["allocationPolicy"]["instances"] == [{"policy": {"provisioningModel": "STANDARD"}}]
+
+
+def test_a_job_with_gpus_needs_their_type() -> None:
+    wanted = replace(REQUEST, gpus=2, spot=True)
+    with pytest.raises(InputError, match="no type of GPU"):
+        job_body(wanted, read_settings(SETTINGS, "site s"))
+    body = job_body(wanted, read_settings({**SETTINGS, "accelerator": "nvidia-l4"}, "site s"))
+    [instances] = body["allocationPolicy"]["instances"]
+    assert instances["installGpuDrivers"]
+    assert instances["policy"] == {
+        "provisioningModel": "SPOT",
+        "accelerators": [{"type": "nvidia-l4", "count": "2"}],
+    }
+
+
+def test_the_exit_code_of_a_preempted_machine_names_it() -> None:
+    job = {
+        "createTime": "1970-01-01T00:00:01Z",
+        "status": {
+            "state": "FAILED",
+            "statusEvents": [
+                event("Job state is set from SCHEDULED to RUNNING for job x.", 5),
+                event("Job state is set from RUNNING to FAILED for job x.", 9),
+            ],
+        },
+    }
+    task = {"status": {"state": "FAILED", "statusEvents": [event("Task failed", 8, 50001)]}}
+    seen = job_of("n", job, [task])
+    assert (seen.phase, seen.cause, seen.exit_code) == (BatchPhase.ENDED, Cause.TAKEN, 50001)
+    assert (seen.created, seen.started, seen.ended) == (1.0, 5.5, 9.5)
+    assert seen.reason.startswith("exit code 50001: the Spot machine was preempted; Job state is set")
+    assert job_of("n", job, []).cause is Cause.LOST
+
+
+def test_a_job_whose_machines_are_requested_is_queued() -> None:
+    assert job_of("n", {"status": {"state": "SCHEDULED"}}, []).phase is BatchPhase.QUEUED
+    assert job_of("n", {"status": {"state": "CANCELLATION_IN_PROGRESS"}}, []).phase is BatchPhase.RUNNING
+
+
+def test_a_queued_job_is_diagnosed_by_its_events() -> None:
+    quota = event("Quota 'NVIDIA_L4_GPUS' exceeded. Limit: 0.0 in region europe-west4.", 3)
+    problem = queue_problem([event("Job state is set from QUEUED to SCHEDULED for job x.", 2), quota])
+    assert problem is not None
+    assert "NVIDIA_L4_GPUS" in problem.message
+    assert not problem.hopeless
+    silent = queue_problem([])
+    assert silent is not None
+    assert "Batch gives no reason" in silent.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"region": "x"}, "is not a region"),
+        ({"image": ""}, "image is missing"),
+        ({"queue": "q"}, "no setting 'queue'"),
+    ],
+)
+def test_wrong_settings_are_refused(changes: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_settings({**SETTINGS, **changes}, "site s")
