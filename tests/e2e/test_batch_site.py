@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ from gridmill.declarations import read_pipeline
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, AttemptState, JobState, RunState
 from gridmill.domain.views import JobView, RunView
+from gridmill.errors import NotFoundError
 from gridmill.ports.batch import QueueProblem
 from gridmill.settings import read_settings
 from gridmill.transfer.bucket import BucketClient
@@ -231,3 +233,73 @@ def test_a_job_that_stays_in_the_queue_fails_with_the_diagnosis(
     assert "compute environment c is DISABLED" in job.job.message
     assert all(one.phase == "ended" for one in service.jobs.values())
     home.close()
+
+
+def test_with_a_shared_root_no_data_passes_through_the_bucket(
+    tmp_path: Path, server: str, service: ProcessBatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    home = ProcessHome(tmp_path, server, service, shared_root=str(tmp_path / "home" / "storage"))
+    assert str(home.settings.root) == str(tmp_path / "home" / "storage")
+    view = home.ended(home.start())
+    job = two(view)
+    assert view.run.state is RunState.SUCCEEDED, job.job.message
+    output = home.settings.root / job.artifacts[0].output.uri / "out"
+    assert output.read_text().split()[:2] == ["20000", "19999"]
+    names = [name for page in home.bucket.names("some/prefix") for name in page]
+    assert not [name for name in names if "/chunks/" in name or "/packs/" in name]
+    home.close()
+
+
+def test_a_container_that_does_not_see_the_shared_root_fails_with_the_path(
+    tmp_path: Path, server: str, service: ProcessBatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    home = ProcessHome(tmp_path, server, service, shared_root=str(tmp_path / "elsewhere"))
+    view = home.ended(home.start())
+    assert view.run.state is RunState.FAILED
+    message = two(view).job.message
+    assert f"does not see the storage root of the home at {tmp_path / 'elsewhere'}" in message
+    home.close()
+
+
+def test_a_job_gets_a_secret_that_is_in_no_object(home: ProcessHome) -> None:
+    home.node.grid.add_secret("token", "T0P-SECRET-VALUE")
+    project = home.folder / "project"
+    project.mkdir()
+    text = PIPELINE.replace(
+        '    command: "echo begun; tac $GRIDMILL_INPUT_ONE/in > $GRIDMILL_OUTPUT/out; RUN"',
+        "    command:\n"
+        "      run: 'test $(printf %s $TOKEN | wc -c) = 16; echo the value is $TOKEN'\n"
+        "      env: {TOKEN: {secret: token}}",
+    )
+    (project / "pipeline.yaml").write_text(text)
+    run = home.node.grid.start_run(read_pipeline(project / "pipeline.yaml")).run.id
+    kept: dict[str, bytes] = {}
+
+    def ended() -> bool:
+        for name in home.objects():
+            with suppress(NotFoundError):
+                kept[name] = home.bucket.get(name, 1 << 20)
+        return home.node.grid.run(run).run.state in FINISHED_RUNS
+
+    home.wait(ended, "the run ends")
+    view = home.node.grid.run(run)
+    assert view.run.state is RunState.SUCCEEDED, two(view).job.message
+    assert "the value is ***" in home.log(run)
+    assert kept
+    assert not [name for name, content in kept.items() if b"T0P-SECRET" in content]
+
+
+def test_a_job_with_several_ranks_is_refused(home: ProcessHome) -> None:
+    project = home.folder / "project"
+    project.mkdir()
+    text = PIPELINE.replace(
+        '    command: "echo begun; tac $GRIDMILL_INPUT_ONE/in > $GRIDMILL_OUTPUT/out; RUN"',
+        "    command: {run: 'true', workers: 2}",
+    )
+    (project / "pipeline.yaml").write_text(text)
+    view = home.ended(home.node.grid.start_run(read_pipeline(project / "pipeline.yaml")).run.id)
+    assert view.run.state is RunState.FAILED
+    assert "a batch site runs no jobs with several ranks" in two(view).job.message
+    assert not home.service.jobs
