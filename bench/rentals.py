@@ -56,6 +56,8 @@ def run(count: int = 250, many: int = 8, limit_seconds: float = inf) -> dict[str
     outcomes: list[Outcome] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         plans = [list(chosen(mode, count, many)) for mode in SelfEnd]
+        for plan in plans:
+            random.Random(count).shuffle(plan)  # so that a run that is cut short has all kinds of faults
         mixed = [one for group in zip(*plans, strict=False) for one in group]
         for at in range(0, len(mixed), 16):
             if time.monotonic() < until:
