@@ -310,9 +310,11 @@ def test_a_used_budget_stops_further_rentals_and_is_shown():
     grid.start()
     grid.until(grid.is_over)
     grid.start(pipeline="q")
-    grid.until(lambda: any("budget of burst" in one for one in grid.node.control.problems.lasting.values()))
-    shown = next(one for one in grid.node.control.problems.lasting.values() if "budget of burst" in one)
-    assert shown.startswith("the budget of burst for 2023-11 is used: 0.0")
+    shown = grid.node.control.problems.lasting
+    grid.until(lambda: "budget of resource burst" in shown)
+    told = shown["budget of resource burst"]
+    assert told.startswith("the budget of resource burst for 2023-11, 0.0100 USD, is used; ")
+    assert grid.warnings.count(told) == 1  # although the cost grows
     assert len(grid.leases()) == 1
 
 

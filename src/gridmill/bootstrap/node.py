@@ -520,8 +520,9 @@ def _render(
     advice: tuple[Advice, ...],
     before: RunView | None,
     logs: LogEnds,
+    rented: tuple[str, ...],
 ) -> str:
     """Returns the rendered report of a run. The plug-in that renders reports is loaded by its name, so that
     its templates are loaded only when a report is requested."""
     render: Render = find("reports", "html")
-    return render(view, events, advice, before, logs)
+    return render(view, events, advice, before, logs, rented)

@@ -301,6 +301,19 @@ def configure(
     shared: SharedBucket = None,
     endpoint: Endpoint = None,
     instance_type: InstanceType = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AMOUNT",
+            help="For a project: the highest cost of its rented machines in one month, for example 200."
+            " Jobs that need a rented machine wait when it is used.",
+            show_default=False,
+        ),
+    ] = None,
+    currency: Annotated[
+        str | None,
+        typer.Option(metavar="CODE", help="The currency of --budget. Default: USD.", show_default=False),
+    ] = None,
     gpu_memory: GpuMemory = None,
     region: RentalRegion = None,
     spot: Spot = False,
@@ -322,8 +335,9 @@ def configure(
     and --workers take precedence. For a model or dataset, --alias sets an alias and --best-by sets the metric
     of PIPELINE/JOB@best. For a site, --address and --set change a setting and `--set NAME=` removes it. For a
     resource at a Slurm site, --set gives options of sbatch (partition=gpu, account=physics, time_limit=8h).
-    For a project, --share sets its share, and --cpus, --memory and --gpus set its quota. `gridmill configure
-    secret-key new` encrypts all secrets with a new key.
+    For a project, --share sets its share, --cpus, --memory and --gpus set its quota, and --budget limits the
+    cost of rented machines in a month. `gridmill configure secret-key new` encrypts all secrets with a new
+    key.
     """
     if what == Configurable.SECRET_KEY:
         return rotate_key(context, name, json)
@@ -342,10 +356,22 @@ def configure(
         disk=disk,
     )
     check_no_rental(what, rental)
+    if what != Configurable.PROJECT and (budget is not None or currency):
+        raise InputError(
+            f"a {what} has no --budget; only a project has it", hint="For a resource: --set budget=200"
+        )
     if what == Configurable.PROJECT:
         with session(context) as client:
             given = 1.0 if share is None else share
-            view = client.configure_project(name, share=given, cpus=cpus, memory=memory, gpus=gpus)
+            view = client.configure_project(
+                name,
+                share=given,
+                cpus=cpus,
+                memory=memory,
+                gpus=gpus,
+                budget=budget,
+                currency=currency or "USD",
+            )
         return emit(view) if json else show(describe(view))
     if what == Configurable.SITE:
         with session(context) as client:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gridmill.cli.backfill import backfill_summary
 from gridmill.cli.farm_status import route_text, transfers_text
-from gridmill.cli.format import amounts, in_use, moment, scalar
+from gridmill.cli.format import amounts, budget_use, in_use, moment, scalar
 from gridmill.cli.leases import show_lease
 from gridmill.cli.render import details
 from gridmill.cli.session import emit, show
@@ -512,6 +512,7 @@ def _project_facts(one: ProjectView) -> Facts:
         ("CPUs", cpus),
         ("memory", memory),
         ("GPUs", gpus),
+        ("rented machines this month", budget_use(one)),
     ]
 
 

@@ -15,6 +15,7 @@ from gridmill.domain.graph import critical_path
 from gridmill.domain.metrics import headline, metrics
 from gridmill.domain.project import DEFAULT, ProjectView
 from gridmill.domain.provenance import SAME
+from gridmill.domain.rental_estimate import show_money
 from gridmill.domain.run import Attempt, Run
 from gridmill.domain.site import Site
 from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, URGENCY, JobState
@@ -43,6 +44,16 @@ def in_use(view: ProjectView) -> tuple[str, str, str]:
     cpus = "" if project.cpus is None else f" of {project.cpus:g}"
     gpus = "" if project.gpus is None else f" of {project.gpus}"
     return f"{view.cpus:g}{cpus}", f"{show_bytes(view.memory_bytes)}{memory}", f"{view.gpus}{gpus}"
+
+
+def budget_use(view: ProjectView) -> str:
+    """Return the cost of a project's rented machines in the present month and its budget, such as `1.50 USD
+    of 200.00 USD`. The text is empty if the project has no budget."""
+    project = view.project
+    if project.budget_micros is None:
+        return ""
+    used, budget = (show_money(one, project.currency) for one in (view.month_micros, project.budget_micros))
+    return f"{used} of {budget}"
 
 
 def scalar(value: object) -> str:

@@ -1,5 +1,6 @@
 """The command `costs`, and the tables and texts of leases of rented machines."""
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -7,8 +8,9 @@ from rich.console import Group, RenderableType
 
 from gridmill.cli.format import moment
 from gridmill.cli.session import Json, emit, print_error, session, show
-from gridmill.cli.tables import table
+from gridmill.cli.tables import FittedTable, table
 from gridmill.domain.amounts import show_count, show_seconds
+from gridmill.domain.charges import CostKind
 from gridmill.domain.lease import LaunchTry
 from gridmill.domain.lease_cost import CostBy, CostRow, LeaseView
 from gridmill.domain.rental_estimate import show_money
@@ -19,38 +21,79 @@ _UNKNOWN = "unknown"
 _MOST_TOLD = 20
 
 
+_COSTS = ("time", "leases", *CostKind, "cost", "with idle time", "forecast")
+_LEFT_OUT = ("leases", *reversed(CostKind), "time")
+
+
 def costs(
     context: typer.Context,
     by: Annotated[
-        CostBy, typer.Option(help="Group by job, run, project, resource or month.")
-    ] = CostBy.PROJECT,
+        CostBy | None,
+        typer.Option(
+            help="Group by job, run, project, resource or month. Default: by project; by run with --project;"
+            " by job with --run or --job.",
+            show_default=False,
+        ),
+    ] = None,
+    project: Annotated[
+        str, typer.Option(metavar="NAME", help="Show only the costs of this project.", show_default=False)
+    ] = "",
+    run: Annotated[
+        str, typer.Option(metavar="RUN", help="Show only the costs of this run.", show_default=False)
+    ] = "",
+    job: Annotated[
+        str, typer.Option(metavar="RUN/JOB", help="Show only the costs of this job.", show_default=False)
+    ] = "",
     month: Annotated[
         str,
         typer.Option(metavar="YYYY-MM", help="Show only the costs of this month (UTC).", show_default=False),
     ] = "",
     json: Json = False,
 ) -> None:
-    """Show the cost of rented machines.
+    """Show the cost of rented machines, with their disks, public addresses and transferred data.
 
     The cost of a machine is divided among the jobs that used it, in proportion to their time. The row `(no
-    job)` is the cost of the time in which no job ran: boot, transfers and idle time.
+    job)` is the cost of the time in which no job ran: boot, transfers and idle time. The column `with idle
+    time` adds the part of this cost that belongs to the row; the forecast, which is stored when a run starts,
+    includes it too.
     """
+    owner, _, name = job.rpartition("/")
+    chosen = by or (CostBy.JOB if run or job else CostBy.RUN if project else CostBy.PROJECT)
     with session(context, reading=True) as client:
-        rows = client.costs(by, month=month)
+        rows = client.costs(chosen, month=month, project=project, run=run or owner, job=name)
     if json:
         return emit(rows)
-    show(table(by.value, "time", "leases", "cost", rows=[_row(row) for row in rows]))
-    for currency in dict.fromkeys(row.currency for row in rows):
-        total = sum(row.micros for row in rows if row.currency == currency)
+    shown = [_row(row) for row in rows]
+    show(FittedTable((chosen.value, *_COSTS), shown, left_out=_LEFT_OUT))
+    totals: dict[str, int] = {}
+    for row in rows:
+        totals[row.currency] = totals.get(row.currency, 0) + row.micros
+    for currency, total in totals.items():
         print(f"total: {show_money(total, currency)}")
-    unknown = max((row.unknown for row in rows), default=0)
-    if unknown:
-        print_error(f"not included: machines of {show_count(unknown, 'lease')} whose price is unknown")
+    for text in _not_included(rows):
+        print_error(text)
     return None
 
 
+def _not_included(rows: Sequence[CostRow]) -> Iterator[str]:
+    unknown = max((row.unknown for row in rows), default=0)
+    if unknown:
+        yield f"not included: machines of {show_count(unknown, 'lease')} whose price is unknown"
+    charges = max((row.unknown_charges for row in rows), default=0)
+    if charges:
+        of = show_count(charges, "lease")
+        yield f"not included: disks, public addresses and data of {of} whose prices are unknown"
+
+
 def _row(row: CostRow) -> tuple[object, ...]:
-    return row.name, show_seconds(row.seconds), row.leases, show_money(row.micros, row.currency)
+    def shown(micros: int | None) -> str:
+        return "" if micros is None else show_money(micros, row.currency)
+
+    cost = " and ".join([*([shown(row.micros)] if row.micros else []), *([_UNKNOWN] if row.unknown else [])])
+    kinds = (shown(row.kinds.get(kind)) for kind in CostKind)
+    whole = shown(row.micros + row.overhead_micros) if row.overhead_micros else ""
+    seconds = show_seconds(row.seconds)
+    return row.name, seconds, row.leases, *kinds, cost or shown(0), whole, shown(row.forecast_micros)
 
 
 def lease_row(view: LeaseView) -> tuple[object, ...]:
@@ -63,7 +106,7 @@ def lease_row(view: LeaseView) -> tuple[object, ...]:
         (last.zone or last.region) if last is not None else view.lease.provider,
         view.lease.deployment_id,
         show_seconds(view.seconds),
-        _money(view.cost_micros, view.currency),
+        _cost(view),
         view.phase,
     )
 
@@ -72,12 +115,18 @@ def _money(micros: int | None, currency: str) -> str:
     return _UNKNOWN if micros is None else show_money(micros, currency)
 
 
+def _cost(view: LeaseView) -> str:
+    """Return the cost of a lease. A part whose price is unknown is named."""
+    cost = _money(view.cost_micros, view.currency)
+    return cost if view.cost_micros is None or not view.unknown else f"{cost} and unknown: {view.unknown}"
+
+
 def lease_line(view: LeaseView) -> str:
     """Return a line about an open lease: its machine, what happens, the time and the cost."""
     last = view.lease.last_try
     what = "" if last is None else f" {last.instance_type} in {last.zone or last.region},"
     price = "" if view.price_micros is None else f" ({_money(view.price_micros, view.currency)} per hour)"
-    cost = _money(view.cost_micros, view.currency)
+    cost = _cost(view)
     return f"rented machine {view.id}:{what} {view.phase}, {show_seconds(view.seconds)}, {cost}{price}"
 
 
@@ -110,7 +159,7 @@ def show_lease(view: LeaseView) -> RenderableType:
         ("address", lease.address),
         *lease.facts.items(),
         ("price", "" if one is None else f"{_money(view.price_micros, view.currency)} per hour"),
-        ("cost", _money(view.cost_micros, view.currency)),
+        ("cost", _cost(view)),
         ("of it without a job", "" if not view.cost_micros else _money(view.idle_micros, view.currency)),
         ("reason of the end", lease.reason),
         ("left at the provider", ", ".join(lease.leftovers)),

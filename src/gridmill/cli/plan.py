@@ -13,7 +13,7 @@ from gridmill.cli.tables import FittedTable
 from gridmill.domain.amounts import show_bytes, show_count, show_seconds
 from gridmill.domain.job import REMARKS
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.rental_estimate import estimate_lines, show_money
+from gridmill.domain.rental_estimate import estimate_lines, show_moneys
 from gridmill.domain.resource import Resource, ResourceAlternative, alternative_text, transfer_lines
 from gridmill.domain.site import Site
 from gridmill.domain.views import DryRun, PlannedJob, ScheduleView
@@ -86,13 +86,15 @@ def _whole_cost(made: DryRun) -> str:
     rented = [job.rentals[job.resource] for job in made.jobs if job.resource in job.rentals]
     if not rented:
         return ""
-    costs = [one.total_micros for one in rented]
-    known = sum(cost for cost in costs if cost is not None)
-    lacking = costs.count(None)
-    if lacking == len(costs):
+    known: dict[str, int] = {}
+    for one in rented:
+        if one.total_micros is not None:
+            known[one.currency] = known.get(one.currency, 0) + one.total_micros
+    lacking = [one.total_micros for one in rented].count(None)
+    if lacking == len(rented):
         return ", an unknown cost"
     more = f" and the unknown cost of {show_count(lacking, 'job')}" if lacking else ""
-    return f", {show_money(known, rented[0].currency)}{more}"
+    return f", {show_moneys(known)}{more}"
 
 
 def place_lines(job: PlannedJob) -> tuple[str, ...]:

@@ -19,7 +19,17 @@ from gridmill.cli.cloud_providers import provider_row
 from gridmill.cli.completion import complete_names, complete_nouns, complete_pipelines, complete_states
 from gridmill.cli.configure import alias_target
 from gridmill.cli.describe import HEAD, backfill_row, describe, show_rejects
-from gridmill.cli.format import JOBS, amounts, in_use, job_row, moment, node_count, scalar, whose
+from gridmill.cli.format import (
+    JOBS,
+    amounts,
+    budget_use,
+    in_use,
+    job_row,
+    moment,
+    node_count,
+    scalar,
+    whose,
+)
 from gridmill.cli.leases import HEAD as LEASES
 from gridmill.cli.leases import lease_row
 from gridmill.cli.render import run_table
@@ -30,12 +40,14 @@ from gridmill.codec import to_builtins
 from gridmill.domain.amounts import show_bytes, show_count, show_number, show_seconds
 from gridmill.domain.artifact import BEST, LATEST, Alias, Artifact, ArtifactKind, best_of
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.lease_cost import CostBy, CostRow
 from gridmill.domain.metrics import HIGHER_IS_BETTER, headline
 from gridmill.domain.naming import did_you_mean, similar_name
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import ProjectView
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Run
+from gridmill.domain.run_costs import run_costs
 from gridmill.domain.site import Site
 from gridmill.domain.states import DeploymentState, JobState, RunState
 from gridmill.domain.views import RunView, ScheduleView
@@ -253,6 +265,9 @@ def show(
         described = client.version(found.id) if isinstance(found, Artifact) else found
         alterations = client.list_alterations(found.name) if isinstance(found, Artifact) else ()
         altered = [change for one in alterations for change in one.changes]
+        spent: tuple[CostRow, ...] = ()
+        if isinstance(found, RunView) and not json:
+            spent = client.costs(CostBy.RUN, run=found.run.id)
     if rejects:
         show_rejects(found, as_json=json)
     elif trials:
@@ -261,6 +276,8 @@ def show(
         emit(found)
     elif isinstance(found, RunView):
         show_text(run_table(found, time.time()))
+        for line in run_costs(found.run, spent):
+            print(line)
     else:
         show_text(describe(described))
         for change in altered:
@@ -423,7 +440,7 @@ def _resource_row(resource: Resource) -> tuple[object, ...]:
 
 
 def _project_row(view: ProjectView) -> tuple[object, ...]:
-    return view.name, f"{view.project.share:g}", f"{view.used_share:.0%}", *in_use(view)
+    return view.name, f"{view.project.share:g}", f"{view.used_share:.0%}", *in_use(view), budget_use(view)
 
 
 def schedule_row(view: ScheduleView) -> tuple[object, ...]:
@@ -464,7 +481,7 @@ _ARTIFACTS = ("id", "named", "kind", "rows", "size", "metrics", "made")
 _TABLES: Mapping[Noun, _Table] = {
     Noun.RUN: (("run", "state", "created", "time", ""), _run_row),
     Noun.RESOURCE: (("resource", "type", "site", "asked for", "keep", "jobs"), _resource_row),
-    Noun.PROJECT: (("project", "share", "used", "CPUs", "memory", "GPUs"), _project_row),
+    Noun.PROJECT: (("project", "share", "used", "CPUs", "memory", "GPUs", "rented this month"), _project_row),
     Noun.CLOUDPROVIDER: (PROVIDERS, provider_row),
     Noun.SITE: (
         ("site", "kind", "nodes", "largest node"),

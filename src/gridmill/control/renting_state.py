@@ -8,7 +8,7 @@ from math import inf
 from gridmill.control.background import BackgroundRunner, ImmediateRunner
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import Lease, RentalTerms
-from gridmill.domain.lease_cost import month_bounds_micros
+from gridmill.domain.lease_cost import Bounds, month_bounds_micros
 from gridmill.domain.machine import Offer, Quota
 from gridmill.domain.site import Site
 from gridmill.ports.cloud import RentingSite
@@ -76,20 +76,6 @@ class SiteRental:
     live: dict[str, frozenset[str]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     terms: dict[str, ReadTerms] = field(default_factory=dict)
-    spent: tuple[str, Mapping[tuple[str, str], int]] | None = None
-    """The month, and the highest possible cost of the closed leases in this month by resource and currency,
-    if they were read."""
-
-    def month_cost_micros(
-        self, resource: str, currency: str, month: str, leases: Callable[[], Iterable[Lease]]
-    ) -> int:
-        """Return the highest possible cost of the closed leases of a resource in a month, in micro-units of
-        `currency`. `leases` reads all leases of the site; they are read again only after a lease was
-        closed."""
-        if self.spent is None or self.spent[0] != month:
-            closed = (one for one in leases() if not one.is_open)
-            self.spent = month, month_bounds_micros(closed, 0.0, month)
-        return self.spent[1].get((resource, currency), 0)
 
     def calls(self) -> Calls:
         """Return the calls that run or have to wait."""
@@ -121,7 +107,6 @@ class SiteRental:
 
     def forget_closed(self, lease: Lease) -> None:
         """Remove the values of a lease that was closed."""
-        self.spent = None
         self.live.pop(lease.id, None)
         for one in lease.tries:
             for values in (self.sent, self.repeats, self.seen):
@@ -137,12 +122,32 @@ def closed_lease(lease: Lease) -> ClosedLease:
 class Rentals:
     """The state of the rentals of all sites. Calls to providers, the preparation of machines, and the end of
     connections have threads of their own, because a machine boots for minutes and a broken connection needs
-    seconds to close, and requests that end machines do not wait for them."""
+    seconds to close, and requests that end machines do not wait for them.
+
+    `used_budgets` are the budgets that are used in the present month, with their reasons, by the kind and the
+    name of their owner. `told_budgets` has the runs that have an event about a used budget. `spent` has a
+    month and the highest possible costs of the closed leases in this month, if they were read.
+    """
 
     sites: dict[str, SiteRental] = field(default_factory=dict)
     calls: BackgroundRunner = field(default_factory=ImmediateRunner)
     preparing: BackgroundRunner = field(default_factory=ImmediateRunner)
     forgetting: BackgroundRunner = field(default_factory=ImmediateRunner)
+    used_budgets: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    told_budgets: set[tuple[str, tuple[str, str]]] = field(default_factory=set)
+    spent: tuple[str, Bounds] | None = None
+
+    def month_bounds(self, month: str, leases: Callable[[], Iterable[Lease]]) -> Bounds:
+        """Return the highest possible costs of the closed leases in a month. `leases` reads all leases; they
+        are read again only after a lease was closed."""
+        if self.spent is None or self.spent[0] != month:
+            closed = (one for one in leases() if not one.is_open)
+            self.spent = month, month_bounds_micros(closed, 0.0, month)
+        return self.spent[1]
+
+    def halted(self, kind: str) -> Mapping[str, str]:
+        """Return the resources or the projects for which no further machine is rented, with the reason."""
+        return {name: text for (owner, name), text in self.used_budgets.items() if owner == kind}
 
     def at(self, site: str, now: float) -> SiteRental:
         """Return the state of the rentals of a site."""
@@ -150,6 +155,7 @@ class Rentals:
 
     def note_closed(self, lease: Lease) -> None:
         """Record that a lease was closed, for all sites: two sites may use the same account."""
+        self.spent = None
         for rental in self.sites.values():
             rental.closed[lease.id] = closed_lease(lease)
 

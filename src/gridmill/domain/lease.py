@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
 
+from gridmill.domain.charges import Charges, CostKind
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.states import check_move
 from gridmill.errors import ConflictError
@@ -102,12 +103,13 @@ class TryProblem(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchTry:
     """One request for a machine. `token` is the idempotency key, which no other try has. `price_micros` is
-    the price per hour in micro-units of `currency`, or None if it is unknown. `at` is the Unix time at which
-    the try was stored, `confirmed` the time at which the machine was started, and `ended` the time at which
-    the try was over: the provider refused the request, did not list the machine, or has ended the machine. If
-    the provider does not state when the machine ended, it is the latest possible time. `end_accepted` is the
-    time at which the provider accepted the request to end the machine. `message` is the provider's reason for
-    a refusal or for the end."""
+    the price per hour in micro-units of `currency`, or None if it is unknown. `charges` are the prices of
+    everything but the machine in the same currency, or None if they are unknown. `at` is the Unix time at
+    which the try was stored, `confirmed` the time at which the machine was started, and `ended` the time at
+    which the try was over: the provider refused the request, did not list the machine, or has ended the
+    machine. If the provider does not state when the machine ended, it is the latest possible time.
+    `end_accepted` is the time at which the provider accepted the request to end the machine. `message` is the
+    provider's reason for a refusal or for the end."""
 
     number: int
     token: str
@@ -117,6 +119,7 @@ class LaunchTry:
     spot: bool = False
     price_micros: int | None = None
     currency: str = "USD"
+    charges: Charges | None = None
     state: TryState = TryState.WRITTEN
     machine_id: str = ""
     message: str = ""
@@ -167,14 +170,16 @@ class RentalTerms:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseUse:
     """The time for which one job used the machine of a lease in one month (`2026-11`, UTC). If several jobs
-    use the machine at the same time, each of them gets an equal part of `seconds`. `live` is the number of
-    attempts of the job that run on the machine now."""
+    use the machine at the same time, each of them gets an equal part of `seconds`. `egress_bytes` is the
+    number of bytes that were transferred from the machine for the job. `live` is the number of attempts of
+    the job that run on the machine now."""
 
     month: str
     project: str
     run_id: str
     job: str
     seconds: float = 0.0
+    egress_bytes: int = 0
     live: int = 0
 
 
@@ -191,6 +196,7 @@ class Lease:
     other than machines, that could not be deleted yet. `uses` has the times for which jobs used the machine,
     up to the Unix time `counted`. `failed` is the time at which an attempt on the machine failed last.
     `hopeless` means that no machine can be rented for the pod. `facts` describe the prepared machine.
+    `project` is the project of the job for which the lease was opened (empty: unknown).
     """
 
     id: str
@@ -219,6 +225,7 @@ class Lease:
     hopeless: bool = False
     account: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
+    project: str = ""
 
     @property
     def last_try(self) -> LaunchTry | None:
@@ -229,6 +236,11 @@ class Lease:
     def machine_try(self) -> LaunchTry | None:
         """The try whose machine may exist now, if there is one."""
         return next((one for one in reversed(self.tries) if one.state is TryState.CONFIRMED), None)
+
+    @property
+    def disk_bytes(self) -> int:
+        """The size of the disk of each machine of the lease."""
+        return self.terms.disk_bytes or DISK_BYTES
 
     @property
     def may_have_machine(self) -> bool:
@@ -264,29 +276,77 @@ def check_lease_move(lease: Lease, state: LeaseState) -> None:
     check_move(LEASE_MOVES, lease.state, state, f"lease {lease.id}")
 
 
-def cost_micros(launch_try: LaunchTry, now: float, least_seconds: float = 60.0) -> int | None:
+LEAST_BILLED_SECONDS = 60.0
+"""The shortest time for which providers bill a machine, a disk or an address."""
+
+
+def cost_micros(launch_try: LaunchTry, now: float, least_seconds: float = LEAST_BILLED_SECONDS) -> int | None:
     """Returns the cost of the machine of a try until `now`, in micro-units of its currency, rounded up. The
     provider bills each second, but at least `least_seconds`. The cost is 0 if no machine was confirmed, and
-    None if the price is unknown."""
+    None if the price is unknown. Its disk and its address are not included."""
     if launch_try.confirmed is None:
         return 0
     if launch_try.price_micros is None:
         return None
-    end = now if launch_try.ended is None else launch_try.ended
-    seconds = max(least_seconds, end - launch_try.confirmed)
-    return -int(-seconds * launch_try.price_micros // HOUR_SECONDS)
+    return -int(-_billed_seconds(launch_try, now, least_seconds) * launch_try.price_micros // HOUR_SECONDS)
+
+
+def _billed_seconds(one: LaunchTry, now: float, least_seconds: float = LEAST_BILLED_SECONDS) -> float:
+    if one.confirmed is None:
+        return 0.0
+    return max(least_seconds, (now if one.ended is None else one.ended) - one.confirmed)
+
+
+def known_costs(lease: Lease, one: LaunchTry, now: float) -> Mapping[CostKind, int]:
+    """Return the known costs of a try until `now` that grow with time: the machine, its disk and its public
+    address, in micro-units of the currency of the try."""
+    if one.confirmed is None:
+        return {}
+    machine, charges = cost_micros(one, now), one.charges
+    known = {} if machine is None else {CostKind.MACHINE: machine}
+    if charges is not None:
+        seconds = _billed_seconds(one, now)
+        known[CostKind.DISK] = charges.disk_cost_micros(lease.disk_bytes, seconds)
+        known[CostKind.ADDRESS] = charges.address_cost_micros(seconds)
+    return known
+
+
+def lease_charges(lease: Lease) -> Charges | None:
+    """Return the prices for everything but the machines of a lease, or None if they are unknown."""
+    return next((one.charges for one in reversed(lease.tries) if one.charges is not None), None)
+
+
+def egress_micros(lease: Lease, use: LeaseUse) -> int:
+    """Return the known cost of the data that were transferred from the machine for a job."""
+    charges = lease_charges(lease)
+    return 0 if charges is None else charges.egress_cost_micros(use.egress_bytes)
 
 
 def lease_cost_micros(lease: Lease, now: float) -> int | None:
-    """Returns the cost of all machines of a lease until `now`, or None if a price is unknown."""
-    costs = [cost_micros(one, now) for one in lease.tries]
-    return None if None in costs else sum(cost for cost in costs if cost is not None)
+    """Returns the cost of everything of a lease until `now`, or None if the price of a machine is unknown.
+    Disks, addresses and data whose prices are unknown are not included. All tries of a lease have prices in
+    the same currency."""
+    if any(cost_micros(one, now) is None for one in lease.tries):
+        return None
+    timed = sum(sum(known_costs(lease, one, now).values()) for one in lease.tries)
+    return timed + sum(egress_micros(lease, one) for one in lease.uses)
 
 
 def cost_bound_micros(lease: Lease, now: float) -> int:
-    """Return the highest cost that all machines of a lease can have until `now`. For a machine with an
-    unknown price, the highest price that the terms allow is used."""
-    return sum(cost_micros(one, now) or 0 for one in at_highest_price(lease).tries)
+    """Return the highest cost that everything of a lease can have until `now`. For a machine with an unknown
+    price, the highest price that the terms allow is used."""
+    return lease_cost_micros(at_highest_price(lease), now) or 0
+
+
+def hourly_bound_micros(lease: Lease) -> int:
+    """Return the highest cost in an hour of the machine that exists now, with its disk and its address, in
+    micro-units. The result is 0 if there is no machine."""
+    bounded = at_highest_price(lease)
+    one = bounded.machine_try
+    if one is None:
+        return 0
+    hour = replace(one, confirmed=0.0, ended=HOUR_SECONDS)
+    return sum(known_costs(bounded, hour, HOUR_SECONDS).values())
 
 
 def at_highest_price(lease: Lease) -> Lease:

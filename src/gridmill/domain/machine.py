@@ -60,7 +60,8 @@ class Offer:
     """A type of machine that can be rented in a region. The prices are per hour, in micro-units of
     `currency`, and None if they are unknown. `zones` are the zones that offer the type. `gpu_memory_bytes` is
     the memory of each GPU. `architecture` is `x86_64` or `arm64`. `read` is the Unix time at which the
-    provider stated the prices, or None if that is unknown."""
+    provider stated the prices, or None if that is unknown. `charges` are the prices of everything but the
+    machine in the region; if they are None, the prices of the provider's traits apply."""
 
     provider: str
     region: str
@@ -77,6 +78,7 @@ class Offer:
     spot_price_micros: int | None = None
     currency: str = "USD"
     read: float | None = None
+    charges: Charges | None = None
 
 
 MEMORY_SHARE = 0.85

@@ -1,5 +1,7 @@
 """This module has the projects that share a grid: the quota of each project and its resource use."""
 
+import re
+
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 
@@ -16,7 +18,9 @@ class Project:
 
     `used_seconds` is the total time for which attempts of the project ran; the time of an attempt with
     several GPUs is multiplied by the number of its GPUs. The weight of past use halves every week, so the
-    value is valid at the Unix time `used_at`.
+    value is valid at the Unix time `used_at`. `budget_micros` is the highest cost of rented machines in one
+    month, in micro-units of `currency`, or None if there is no limit. For a project whose budget is used,
+    no further machines are rented in the month; its jobs use the machines that are rented already.
     """
 
     name: str
@@ -26,6 +30,8 @@ class Project:
     gpus: int | None = None
     used_seconds: float = 0.0
     used_at: float = 0.0
+    budget_micros: int | None = None
+    currency: str = "USD"
 
     @property
     def bounded(self) -> bool:
@@ -40,14 +46,23 @@ class Project:
         for name, most in quota:
             if most is not None and not 0.0 <= most < float("inf"):
                 raise InputError(f"{most:g} is not a quota", hint="A quota must be 0 or more.", place=name)
+        if self.budget_micros is not None and self.budget_micros < 0:
+            raise InputError(
+                f"{self.budget_micros} is not a budget", hint="A budget must be 0 or more.", place="budget"
+            )
+        if not re.fullmatch("[A-Z]{3}", self.currency):
+            raise InputError(
+                f"{self.currency!r} is not the code of a currency", hint="Write USD.", place="currency"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
     """The current state of a project and its use. `used_seconds` is the use of the project, decayed to the
     present time and including running attempts. `used_share` is the use of the project as a fraction of the
-    use of all projects. The remaining fields are the amounts that the project holds now, counted as for a
-    quota."""
+    use of all projects. The next fields are the amounts that the project holds now, counted as for a
+    quota. `month_micros` is the highest possible cost of its rented machines in the present month, in the
+    currency of its budget."""
 
     project: Project
     used_seconds: float
@@ -55,6 +70,7 @@ class ProjectView:
     cpus: float
     memory_bytes: int
     gpus: int
+    month_micros: int = 0
 
     @property
     def name(self) -> str:

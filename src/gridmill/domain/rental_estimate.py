@@ -1,17 +1,28 @@
 """This module has the expected time and cost of a job on a rented machine, by phase and by kind of cost."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import StrEnum
 
 from gridmill.domain.amounts import about
+from gridmill.domain.charges import GIGABYTE, MONTH_SECONDS, Charges, CostKind
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import MICROS
 
-GIGABYTE = 10**9
-"""The number of bytes for which providers state their prices."""
-MONTH_SECONDS = 730 * 3600.0
-"""The seconds of the month for which providers state the prices of disks."""
+__all__ = (
+    "GIGABYTE",
+    "MONTH_SECONDS",
+    "Charges",
+    "CostForecast",
+    "CostKind",
+    "Phase",
+    "RentalEstimate",
+    "estimate_lines",
+    "forecast_of",
+    "show_money",
+    "show_moneys",
+    "whole_forecast",
+)
 
 
 class Phase(StrEnum):
@@ -24,27 +35,6 @@ class Phase(StrEnum):
     DOWNLOAD = "download"
     RELEASE = "release"
     """From the end of the download until the provider has confirmed the end of the machine."""
-
-
-class CostKind(StrEnum):
-    """What a provider bills."""
-
-    MACHINE = "machine"
-    DISK = "disk"
-    ADDRESS = "public address"
-    EGRESS = "data to home"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charges:
-    """The prices of a provider for everything but the machine itself, in micro-units of `currency`: for a
-    gigabyte that is sent from the machine, for a gigabyte of disk in a month, and for a public address in an
-    hour."""
-
-    egress_micros: int
-    disk_micros: int
-    address_micros: int
-    currency: str = "USD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +67,45 @@ class RentalEstimate:
     def total_micros(self) -> int | None:
         """The cost of all machines in micro-units, or None if a part of the cost is unknown."""
         return self.machines * sum(self.micros.values()) if len(self.micros) == len(CostKind) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostForecast:
+    """The cost of rented machines that was expected when a run started, of one job or of all its jobs.
+    `micros` has the known costs in micro-units by currency. `unknown` names what is unknown, so that the
+    known costs are not all costs."""
+
+    micros: Mapping[str, int] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+
+
+MOST_UNKNOWN = 5
+"""The largest number of unknown parts that the forecast of a run names."""
+
+
+def forecast_of(job: str, estimate: RentalEstimate) -> CostForecast:
+    """Return the forecast for one job."""
+    if estimate.total_micros is not None:
+        return CostForecast(micros={estimate.currency: estimate.total_micros})
+    return CostForecast(unknown=tuple(f"{job}: {text}" for text in estimate.unknown or ("its cost",)))
+
+
+def whole_forecast(forecasts: Iterable[CostForecast]) -> CostForecast | None:
+    """Return the forecast for all jobs of a run, or None if no machine is expected to be rented. Costs in
+    different currencies are not added."""
+    known = tuple(forecasts)
+    micros: dict[str, int] = {}
+    for currency, amount in (pair for one in known for pair in one.micros.items()):
+        micros[currency] = micros.get(currency, 0) + amount
+    unknown = [text for one in known for text in one.unknown]
+    more = len(unknown) - MOST_UNKNOWN
+    shown = (*unknown[:MOST_UNKNOWN], *((f"{more} more",) if more > 0 else ()))
+    return CostForecast(micros=micros, unknown=shown) if known else None
+
+
+def show_moneys(micros: Mapping[str, int]) -> str:
+    """Format amounts by currency, such as `1.25 USD and 3.00 EUR`, or as `0` if there are none."""
+    return " and ".join(show_money(amount, currency) for currency, amount in sorted(micros.items())) or "0"
 
 
 def show_money(micros: int, currency: str = "USD") -> str:

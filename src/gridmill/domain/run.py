@@ -13,6 +13,7 @@ from gridmill.domain.job import Job, JobSize
 from gridmill.domain.pipeline import FieldLines
 from gridmill.domain.pod_protocol import AttemptOutcome, JobPart, PartReport
 from gridmill.domain.project import DEFAULT
+from gridmill.domain.rental_estimate import CostForecast
 from gridmill.domain.resource import MeasuredUse, Sizing
 from gridmill.domain.route import AttemptTransfers
 from gridmill.domain.sql_statement import Given
@@ -68,21 +69,22 @@ class Run:
     """One execution of a pipeline, without its jobs. The id of a run is `pipeline-N`; its jobs are separate
     JobRun records.
 
-    `order` is the order number of the run, which increases with every run of the home. Among runs of the
-    same priority, earlier runs have precedence. `due` is the due time for which the schedule of the pipeline
+    `order` is the order number of the run, which increases with every run of the home. Among runs of the same
+    priority, earlier runs have precedence. `due` is the due time for which the schedule of the pipeline
     started the run, or None if a person started the run. `chunk` is the id of the chunk of a backfill to
     which the run belongs; empty if the run does not belong to a backfill. `probe` is the name of the one job
     that the run executes on a part of its data, to measure its workers; empty if the run is not a probe.
-    `only` has the names of the requested jobs, if a person or a schedule requested single jobs; the jobs
-    that they need run too. If `only` is empty, all jobs of the pipeline run. `data` are the files of the
-    project that sinks of the pipeline load, and that therefore do not belong to the code of the commands.
-    `commit` is the Git commit of the folder of the pipeline, or empty if the folder has no Git commit.
-    `project` is the project whose share and quota the run uses. `settled` has the names of versions of other
-    pipelines that the jobs read, each with the id of the version that the name meant when the run began.
-    `attended` means that the client of the run waits for it, and that the run is stopped when the client
-    disconnects. `request` is the key that the client chose for the run (see RunRequest). `jobs` is the
-    number of jobs of the run (0: unknown). `damage` lists the records of the run that were damaged in the
-    store and are lost; empty if there are none.
+    `only` has the names of the requested jobs, if a person or a schedule requested single jobs; the jobs that
+    they need run too. If `only` is empty, all jobs of the pipeline run. `data` are the files of the project
+    that sinks of the pipeline load, and that therefore do not belong to the code of the commands. `commit` is
+    the Git commit of the folder of the pipeline, or empty if the folder has no Git commit. `project` is the
+    project whose share and quota the run uses. `settled` has the names of versions of other pipelines that
+    the jobs read, each with the id of the version that the name meant when the run began. `attended` means
+    that the client of the run waits for it, and that the run is stopped when the client disconnects.
+    `request` is the key that the client chose for the run (see RunRequest). `jobs` is the number of jobs of
+    the run (0: unknown). `forecast` is the cost of rented machines that was expected when the run started, or
+    None if no machine was expected to be rented. `damage` lists the records of the run that were damaged in
+    the store and are lost; empty if there are none.
     """
 
     id: str
@@ -109,6 +111,7 @@ class Run:
     file: str = ""
     attended: bool = False
     jobs: int = 0
+    forecast: CostForecast | None = None
     damage: str = ""
 
     @property
@@ -140,7 +143,7 @@ class JobRun:
     which an attempt resumes; empty for a job without checkpoints. `lines` has the line numbers of the job's
     declaration, or None if the pipeline of the job was not read from a file. `reason` is the reason why the
     job executes or does not execute, such as the change since the previous version. It is empty until the
-    job is ready.
+    job is ready. `forecast` is the cost of the rented machine that was expected when the run started.
     """
 
     id: str
@@ -176,6 +179,7 @@ class JobRun:
     part_report: PartReport | None = None
     checkpoints: str = ""
     lines: FieldLines | None = None
+    forecast: CostForecast | None = None
     reason: str = ""
     ready: float | None = None
     started: float | None = None

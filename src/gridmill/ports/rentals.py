@@ -28,10 +28,14 @@ class Renting(Protocol):
         job may rent another machine. Raises NotFoundError.
         """
 
-    def costs(self, *, by: CostBy = CostBy.PROJECT, month: str = "") -> tuple[CostRow, ...]:
+    def costs(
+        self, *, by: CostBy = CostBy.PROJECT, month: str = "", project: str = "", run: str = "", job: str = ""
+    ) -> tuple[CostRow, ...]:
         """Show the cost of rented machines by job, run, project, resource or month, the highest first.
 
-        `month` selects one month in UTC, such as `2026-11`. Raises InputError for an invalid month.
+        The rows of jobs and runs have their forecasts. `month` selects one month in UTC, such as `2026-11`.
+        `project`, `run`, and `job` of a `run` select the costs of a project, a run or a job. Raises
+        InputError for an invalid month, or a job without a run.
         """
 
 

@@ -330,11 +330,12 @@ def render(
     advice: Sequence[Advice] = (),
     before: RunView | None = None,
     logs: LogEnds = _NO_LOGS,
+    rented: Sequence[str] = (),
 ) -> str:
     """Return the HTML page of a run. `events` are the stored events of the run, from which learning curves
     are drawn. `advice` is the advice for the jobs of the run that have workers. `before` is an earlier run,
     whose metrics are compared with the metrics of this run. `logs` are the last lines of the logs of failed
-    attempts, by attempt id."""
+    attempts, by attempt id. `rented` are sentences about the cost and the problems of rented machines."""
     models = versions_of(view, ArtifactKind.MODEL)
     predictions = versions_of(view, ArtifactKind.PREDICTION)
     tables = [one for one in _artifacts(view) if one.kind in (ArtifactKind.SINK, ArtifactKind.DATASET)]
@@ -381,6 +382,7 @@ def render(
         models=model_pages(view, events),
         more_models=max(0, len(models) - SHOWN_MODELS),
         carried=transfer_lines(view)[:100],
+        rented=rented,
         advice=[(one.job.rpartition("/")[2], one, advice_chart(one)) for one in advice if is_worth_it(one)],
     )
 

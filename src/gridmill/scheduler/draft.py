@@ -10,7 +10,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gridmill.domain.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
+from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun
+from gridmill.domain.site import SiteKind
 from gridmill.scheduler.capacity import POD_ID, Key, Nodes, PodCapacity, Pods
 from gridmill.scheduler.delayed import DelayedJobs
 from gridmill.scheduler.fair_share import ProjectShares, ProjectStanding
@@ -53,12 +55,15 @@ class DraftPlan:
         limit: int | None,
         unwilling: Mapping[str, Collection[str]] = NONE,
         unfit: Mapping[str, Collection[str]] = NONE,
+        halted_projects: Collection[str] = (),
     ) -> None:
         self.snapshot = snapshot
         self.now = now
         self.refusing_nodes = unwilling
         """For each resource, the nodes that are tried last."""
         self._unfit = unfit
+        self.halted_projects = halted_projects
+        """The projects for which no further machines are rented."""
         self._excluded_nodes: dict[str, Collection[str]] = {}
         self._left = inf if limit is None else limit
         """The number of decisions that the plan may still contain."""
@@ -101,6 +106,13 @@ class DraftPlan:
     def is_full(self) -> bool:
         """Whether the plan has as many decisions as the caller requested."""
         return self._left <= 0
+
+    def is_halted(self, resource: Resource, project: str) -> bool:
+        """Return whether no machine is rented for the jobs of a project, because its budget is used."""
+        if project not in self.halted_projects:
+            return False
+        site = self.snapshot.sites.get(resource.site)
+        return site is not None and site.kind is SiteKind.CLOUD
 
     def lane(self, name: str) -> Lane | None:
         """Return the state of a resource in this plan (a `Lane`). The result is None if no job can run on

@@ -91,6 +91,7 @@ def plan(
     unwilling: Mapping[str, Collection[str]] = NONE,
     unfit: Mapping[str, Collection[str]] = NONE,
     starts: bool = True,
+    halted_projects: Collection[str] = (),
 ) -> Plan:
     """Return the plan for the time `now`. The function is pure: it returns the same plan for the same
     snapshot and time, and does not change the snapshot.
@@ -106,10 +107,10 @@ def plan(
     `limit` is the largest number of decisions in the plan. The field `complete` is false for a plan that was
     cut at this limit. `unwilling` has, by resource, the nodes on which its pods did not start: these nodes
     are tried last. Nodes in `unfit` lack amounts that they reported: they are not tried as long as other
-    nodes are sufficient. Without `starts`, no job starts and no job is preempted for a start; the plan only
-    releases deployments that are not needed.
+    nodes are sufficient. No machines are rented for jobs of `halted_projects`. Without `starts`, no job
+    starts and no job is preempted for a start; the plan only releases deployments that are not needed.
     """
-    draft = DraftPlan(snapshot, now, limit, unwilling, unfit)
+    draft = DraftPlan(snapshot, now, limit, unwilling, unfit, halted_projects)
     lanes = {name: lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None}
     for lane in lanes.values():
         _refuse_too_large(draft, lane)
@@ -163,6 +164,8 @@ def _serve(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
         if standing is not None and standing.is_closed_to(ticket):
             if _pass_over(draft, line, lane, ticket):
                 note_over_quota(draft, later, lane, ticket)
+        elif draft.is_halted(lane.resource, ticket[JOB_CLASS].project):
+            _serve_halted(draft, line, lane, ticket)
         elif lane.closed:
             _keep_room_if_starving(draft, lane, ticket)
             line.leave()
@@ -184,6 +187,21 @@ def _serve(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
     return later
 
 
+def _serve_halted(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) -> None:
+    """Start a job of a project whose budget is used, if it fits on a machine that is rented already. No room
+    is made for the job, because another machine would be rented."""
+    if lane.closed:
+        line.leave_with_class(lane)
+    elif _passes(draft, lane, ticket):
+        line.move_on(lane)
+    elif _is_started(draft, lane, ticket):
+        if draft.shares is not None:
+            draft.shares[ticket[JOB_CLASS].project].start(ticket[JOB_CLASS])
+        line.move_on(lane)
+    else:
+        line.leave_with_class(lane)
+
+
 def _serve_delayed(draft: DraftPlan, lane: Lane) -> None:
     """Start the most delayed jobs of a resource before their turn, until delayed jobs hold their share of
     the resource. Free amounts are reserved for the first delayed job that does not fit."""
@@ -191,6 +209,8 @@ def _serve_delayed(draft: DraftPlan, lane: Lane) -> None:
         return
     delayed = draft.delayed(lane)
     for ticket in islice(first_delayed(lane, draft.shares), MOST_TRIES):
+        if draft.is_halted(lane.resource, ticket[JOB_CLASS].project):
+            continue
         demand = ticket[JOB_CLASS].demand
         until = ticket[SINCE] + delayed.patience
         if draft.now < until:
@@ -404,6 +424,15 @@ _SOON_SECONDS = 10.0
 is kept this long for the job, even if idle deployments cost money."""
 
 
+def _not_halted(draft: DraftPlan, resource: Resource, queue: JobQueue) -> int:
+    """Return the number of waiting jobs without those of projects whose budget is used, because an idle
+    machine on which such a job does not fit must not be kept for it."""
+    if not draft.halted_projects:
+        return len(queue)
+    groups = queue.classes.values()
+    return sum(len(one.members) for one in groups if not draft.is_halted(resource, one.project))
+
+
 def _expire(draft: DraftPlan) -> None:
     """Release idle deployments: broken deployments, and deployments whose `keep` time is over unless jobs of
     active runs need them."""
@@ -411,6 +440,8 @@ def _expire(draft: DraftPlan) -> None:
     for name, entries in sorted(places.idle.items()):
         ready, blocked = (len(line[name]) if name in line else 0 for line in (lines.waiting, lines.blocked))
         resource = draft.snapshot.resources.get(name)
+        if ready and resource is not None:
+            ready = _not_halted(draft, resource, lines.waiting[name])
         extra_seconds = 0.0
         known = resource is not None and resource.site in draft.snapshot.sites
         if blocked and known and resource is not None and _costs_while_idle(draft, resource):

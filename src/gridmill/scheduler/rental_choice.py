@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_number
+from gridmill.domain.charges import Charges
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import (
     HOUR_SECONDS,
@@ -35,19 +36,26 @@ class Market:
     """The machines that can be rented at a site. `capacities` has the amounts that pods can use on a machine
     of each type, if they were measured; see capacity_of for other types. The strongest
     means by which a machine ends itself is `self_end`. If `is_known` is false, the offers were not read
-    yet."""
+    yet. `charges` are the prices of everything but the machines, for offers that state none."""
 
     offers: tuple[Offer, ...] = ()
     quotas: tuple[Quota, ...] = ()
     capacities: Mapping[str, Amounts]
     self_end: SelfEnd = SelfEnd.SHUTDOWN
     is_known: bool = True
+    charges: Charges | None = None
+
+    def charges_of(self, offer: Offer) -> Charges | None:
+        """Return the prices of everything but the machine, or None if they are unknown in the currency of the
+        offer."""
+        charges = offer.charges or self.charges
+        return charges if charges is not None and charges.currency == offer.currency else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A machine that could be requested. `price_micros` is the price per hour in micro-units of `currency`,
-    or None if it is unknown."""
+    or None if it is unknown. `charges` are the prices of everything but the machine, if they are known."""
 
     region: str
     zone: str
@@ -55,6 +63,7 @@ class Candidate:
     spot: bool
     price_micros: int | None
     currency: str
+    charges: Charges | None = None
 
     @property
     def place(self) -> str:
@@ -129,8 +138,8 @@ def candidates(lease: Lease, market: Market) -> tuple[Candidate, ...]:
     """Return the machines that fit the needs and the terms of the lease, the best first: zones in which no
     machine of the lease was defective, then the cheapest, then the smallest."""
     faults = [one for one in lease.tries if one.problem is TryProblem.FAULT]
-    fitting = [one for one in market.offers if not misfit(lease.terms, needs_of(lease), market, one)]
-    found = [(offer, one) for offer in fitting for one in _of(lease, offer)]
+    fitting = [one for one in market.offers if not _misfit(lease, market, one)]
+    found = [(offer, one) for offer in fitting for one in _of(lease, market, offer)]
 
     def order(pair: tuple[Offer, Candidate]) -> tuple[int, bool, int, int, int, str, str, str]:
         offer, one = pair
@@ -141,7 +150,15 @@ def candidates(lease: Lease, market: Market) -> tuple[Candidate, ...]:
     return tuple(one for _, one in sorted(found, key=order))
 
 
-def _of(lease: Lease, offer: Offer) -> Iterator[Candidate]:
+def _misfit(lease: Lease, market: Market, offer: Offer) -> str:
+    """Return the first reason why an offer does not fit a lease. All machines of a lease have prices in one
+    currency, because costs in different currencies cannot be added."""
+    if lease.tries and lease.tries[0].currency != offer.currency:
+        return f"prices in {offer.currency}"
+    return misfit(lease.terms, needs_of(lease), market, offer)
+
+
+def _of(lease: Lease, market: Market, offer: Offer) -> Iterator[Candidate]:
     spot = lease.terms.spot
     for zone in offer.zones or ("",):
         yield Candidate(
@@ -151,6 +168,7 @@ def _of(lease: Lease, offer: Offer) -> Iterator[Candidate]:
             spot=spot,
             price_micros=price_of(offer, spot=spot),
             currency=offer.currency,
+            charges=market.charges_of(offer),
         )
 
 
@@ -224,7 +242,7 @@ def _nothing_fits(lease: Lease, market: Market) -> str:
     need = f"{show_number(lease.needs_cpus)} CPUs, {show_bytes(lease.needs_memory_bytes)}{gpus}"
     if not market.offers:
         return f"the provider offers no machine for {need}"
-    reasons = sorted({misfit(lease.terms, needs_of(lease), market, offer) for offer in market.offers})
+    reasons = sorted({_misfit(lease, market, offer) for offer in market.offers})
     return f"no offer fits {need}: the offers have {', '.join(reasons)}"
 
 

@@ -13,8 +13,6 @@ from gridmill.domain.amounts import about
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import HOUR_SECONDS, Lease
 from gridmill.domain.rental_estimate import (
-    GIGABYTE,
-    MONTH_SECONDS,
     Charges,
     CostKind,
     Phase,
@@ -75,7 +73,10 @@ def estimate(
     disk_bytes: int,
 ) -> RentalEstimate:
     """Return the estimate for one job that is alone on one machine. `price_micros` is the price of the
-    machine per hour. Everything that is missing is listed in the result."""
+    machine per hour. Everything that is missing is listed in the result. Charges in another currency than
+    the price count as unknown."""
+    if charges is not None and charges.currency != currency:
+        charges = None
     seconds = _phases(boot, run_seconds, transfer)
     whole = sum(seconds.values()) if len(seconds) == len(Phase) else None
     assumed = [] if boot is not None else [f"{about(BOOT_SECONDS)} until the machine is ready"]
@@ -122,12 +123,11 @@ def _costs(
         if price_micros is not None:
             costs[CostKind.MACHINE] = ceil(price_micros * billed / HOUR_SECONDS)
         if charges is not None:
-            gigabytes = disk_bytes / GIGABYTE
-            costs[CostKind.DISK] = ceil(charges.disk_micros * gigabytes * billed / MONTH_SECONDS)
-            costs[CostKind.ADDRESS] = ceil(charges.address_micros * billed / HOUR_SECONDS)
+            costs[CostKind.DISK] = charges.disk_cost_micros(disk_bytes, billed)
+            costs[CostKind.ADDRESS] = charges.address_cost_micros(billed)
     sent = 0 if transfer is None else transfer.download_bytes
     if charges is not None and sent is not None:
-        costs[CostKind.EGRESS] = ceil(charges.egress_micros * sent / GIGABYTE)
+        costs[CostKind.EGRESS] = charges.egress_cost_micros(sent)
     return {kind: costs[kind] for kind in CostKind if kind in costs}
 
 

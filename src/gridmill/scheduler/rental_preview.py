@@ -95,7 +95,7 @@ def preview_rental(
         boot=measured_boot(leases, site.name, offer.instance_type),
         run_seconds=run_seconds,
         transfer=transfer,
-        charges=place.charges,
+        charges=offer.charges or place.charges,
         disk_bytes=disk_bytes,
     )
     machines = max(1, sizing.workers)

@@ -23,6 +23,7 @@ def with_new_try(lease: Lease, candidate: Candidate, token: str, now: float, acc
         spot=candidate.spot,
         price_micros=candidate.price_micros,
         currency=candidate.currency,
+        charges=candidate.charges,
         at=now,
     )
     return replace(

@@ -24,6 +24,7 @@ from gridmill.domain.lease import (
     TryState,
     check_lease_move,
     cost_bound_micros,
+    hourly_bound_micros,
 )
 from gridmill.domain.machine import Machine, MachineState, ProviderTraits
 from gridmill.domain.states import DeploymentState, PodState
@@ -62,10 +63,11 @@ class RentingSituation:
 
     `provider` is the kind of the provider. `leases` are the open leases of the site. `closed` has the tokens
     of closed leases by lease, among those that the provider's list names, and `elsewhere` the ids of the
-    leases of other sites. `terms` has the terms of each resource at the site. `halted` has the reasons why no
-    further machine is rented for a resource, such as a used budget. `silent_seconds` has the time for which
-    the machine of a pod has not answered, by pod id. `calls` are the calls that run or that have to wait.
-    `latest` is the last list of the provider.
+    leases of other sites. `projects` has the project of the first waiting job of each resource. `terms` has
+    the terms of each resource at the site. `halted` has the reasons why no further machine is rented for a
+    resource, such as a used budget, and `halted_projects` those for a project. `silent_seconds` has the time
+    for which the machine of a pod has not answered, by pod id. `calls` are the calls that run or that have to
+    wait. `latest` is the last list of the provider.
     """
 
     site: str
@@ -77,8 +79,10 @@ class RentingSituation:
     leases: tuple[Lease, ...] = ()
     closed: Mapping[str, Set[str]] = field(default_factory=dict)
     elsewhere: Set[str] = frozenset()
+    projects: Mapping[str, str] = field(default_factory=dict)
     terms: Mapping[str, RentalTerms] = field(default_factory=dict)
     halted: Mapping[str, str] = field(default_factory=dict)
+    halted_projects: Mapping[str, str] = field(default_factory=dict)
     silent_seconds: Mapping[str, float] = field(default_factory=dict)
     latest: MachineList | None = None
     sightings: Sightings
@@ -96,6 +100,7 @@ class NewLease:
     cpus: float
     memory_bytes: int
     gpus: int
+    project: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,14 +197,15 @@ def _new_leases(situation: RentingSituation) -> Iterator[NewLease]:
         terms = situation.terms.get(deployment.resource)
         if terms is None or deployment.state not in (DeploymentState.STARTING, DeploymentState.UP):
             continue
-        if deployment.resource in situation.halted:
+        project = situation.projects.get(deployment.resource, "")
+        if deployment.resource in situation.halted or project in situation.halted_projects:
             continue
         for pod in deployment.pods:
             if pod.state is PodState.STARTING and pod.id not in rented:
-                yield _lease_for(deployment, pod, terms)
+                yield _lease_for(deployment, pod, terms, project)
 
 
-def _lease_for(deployment: Deployment, pod: Pod, terms: RentalTerms) -> NewLease:
+def _lease_for(deployment: Deployment, pod: Pod, terms: RentalTerms, project: str) -> NewLease:
     return NewLease(
         deployment_id=deployment.id,
         pod_id=pod.id,
@@ -208,6 +214,7 @@ def _lease_for(deployment: Deployment, pod: Pod, terms: RentalTerms) -> NewLease
         cpus=pod.capacity.cpus,
         memory_bytes=pod.capacity.memory_bytes,
         gpus=pod.capacity.gpus,
+        project=project,
     )
 
 
@@ -299,8 +306,8 @@ def _limit_of(draft: _Draft, lease: Lease) -> str:
         left = terms.max_cost_micros - cost_bound_micros(lease, now + RELEASE_SECONDS)
         if left < 0:
             return LIMIT_OF_MONEY
-        price = lease.machine_try.price_micros or terms.max_price_micros or 1
-        draft.wake_at(now + max(1.0, left * HOUR_SECONDS / price))
+        hourly = hourly_bound_micros(lease) or 1
+        draft.wake_at(now + max(1.0, left * HOUR_SECONDS / hourly))
     return ""
 
 
@@ -374,8 +381,9 @@ def _next_try(draft: _Draft, lease: Lease) -> Lease:
     situation = draft.situation
     if list_for(lease, situation.latest) is None:
         return lease  # the account is unknown, or the wrong one
-    if lease.resource in situation.halted:
-        return releasing(lease, situation.halted[lease.resource], draft.now)
+    halted = situation.halted.get(lease.resource) or situation.halted_projects.get(lease.project)
+    if halted:
+        return releasing(lease, halted, draft.now)
     choice = choose(lease, situation.market, draft.refusals, draft.now)
     if choice.again_at is not None:
         draft.wake_at(choice.again_at)

@@ -23,6 +23,7 @@ from gridmill.domain.lease_cost import CostBy, CostRow, LeaseView
 from gridmill.domain.machine import Offer
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import Project, ProjectView
+from gridmill.domain.rental_terms import parse_micros
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.route import Staging
 from gridmill.domain.secret import KeyRotation, SecretView
@@ -75,15 +76,26 @@ class ShareVerbs(Connected):
         cpus: float | None = None,
         memory: int | str | None = None,
         gpus: int | None = None,
+        budget: str | None = None,
+        currency: str = "USD",
     ) -> ProjectView:
-        """Create a project, or replace the share and the quota of a project. Each limit of the quota is a
-        value such as `memory="64GB"`, or None if there is no limit.
+        """Create a project, or replace the share, the quota and the budget of a project. Each limit of the
+        quota is a value such as `memory="64GB"`, or None if there is no limit. `budget` is the highest cost
+        of the project's rented machines in one month, such as `"200"`, in `currency`.
 
         Raises InputError.
         """
         memory_bytes = None if memory is None else parse_bytes(memory)
         return self.grid.configure_project(
-            Project(name=name, share=share, cpus=cpus, memory_bytes=memory_bytes, gpus=gpus)
+            Project(
+                name=name,
+                share=share,
+                cpus=cpus,
+                memory_bytes=memory_bytes,
+                gpus=gpus,
+                budget_micros=None if budget is None else parse_micros(budget),
+                currency=currency,
+            )
         )
 
     def list_projects(self, *, limit: int | None = None) -> Listing[ProjectView]:
@@ -117,12 +129,21 @@ class LeaseVerbs(Connected):
         """End the machine of a lease now, also if jobs run on it. Raises NotFoundError."""
         return self.grid.stop_lease(lease)
 
-    def costs(self, by: CostBy | str = CostBy.PROJECT, *, month: str = "") -> tuple[CostRow, ...]:
+    def costs(
+        self,
+        by: CostBy | str = CostBy.PROJECT,
+        *,
+        month: str = "",
+        project: str = "",
+        run: str = "",
+        job: str = "",
+    ) -> tuple[CostRow, ...]:
         """Return the cost of rented machines by `job`, `run`, `project`, `resource` or `month`, the highest
-        first. `month` selects one month in UTC, such as `2026-11`. Raises InputError."""
+        first. `month` selects one month in UTC, such as `2026-11`. `project`, `run`, and `job` of a `run`
+        select the costs of a project, a run or a job. Raises InputError."""
         if by not in list(CostBy):
             raise InputError(f"{by!r} is not a way to group costs", hint=f"Use {', '.join(CostBy)}.")
-        return self.grid.costs(by=CostBy(by), month=month)
+        return self.grid.costs(by=CostBy(by), month=month, project=project, run=run, job=job)
 
 
 class SiteVerbs(Connected):

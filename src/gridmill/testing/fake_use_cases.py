@@ -346,7 +346,9 @@ class FakeRenting(FakeBackfills):
         self.kept_leases[lease_id] = replace(view, lease=stopped)
         return self.kept_leases[lease_id]
 
-    def costs(self, *, by: CostBy = CostBy.PROJECT, month: str = "") -> tuple[CostRow, ...]:
+    def costs(
+        self, *, by: CostBy = CostBy.PROJECT, month: str = "", project: str = "", run: str = "", job: str = ""
+    ) -> tuple[CostRow, ...]:
         """See Renting."""
         return self.kept_costs
 

@@ -6,14 +6,17 @@ import pytest
 from tests.unit.cli.test_cli import Cli
 
 from gridmill.control.usecases.leases import view_of
+from gridmill.domain.charges import CostKind
 from gridmill.domain.frozen import replace
 from gridmill.domain.lease import LeaseState, TryProblem, TryState
 from gridmill.domain.lease_cost import CostRow
+from gridmill.domain.rental_estimate import CostForecast
+from gridmill.domain.run_costs import run_costs
 from gridmill.errors import InputError
 from gridmill.sdk.client import Client
 from gridmill.sdk.discovery import OpenGrid, home_settings
 from gridmill.testing.fake_grid import FakeGrid
-from gridmill.testing.store_samples import a_lease
+from gridmill.testing.store_samples import a_lease, a_run
 
 OPENED = 1e9
 LEASE = replace(a_lease(), opened=OPENED, ready=OPENED + 60)
@@ -30,7 +33,19 @@ def cli(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Cli:
     view = view_of(LEASE, OPENED + 3602.5)
     made.fake.kept_leases[view.id] = view
     made.fake.kept_costs = (
-        CostRow(name="weather-1", currency="USD", micros=1_250_000, seconds=3600.0, leases=1),
+        CostRow(
+            name="weather-1",
+            currency="USD",
+            micros=1_250_000,
+            seconds=3600.0,
+            leases=1,
+            kinds={CostKind.MACHINE: 1_200_000, CostKind.EGRESS: 50_000},
+            overhead_micros=250_000,
+            forecast_micros=1_400_000,
+        ),
+        CostRow(
+            name="weather-2", currency="EUR", micros=3_000_000, seconds=60.0, leases=1, unknown_charges=1
+        ),
         CostRow(name="(no job)", currency="USD", micros=4_000, seconds=60.0, leases=1, unknown=2),
     )
     return made
@@ -54,9 +69,42 @@ def test_leases_are_listed_shown_and_stopped(cli: Cli) -> None:
 def test_costs_have_a_total_and_name_what_is_not_included(cli: Cli) -> None:
     assert cli("costs", "--by", "run") == 0
     assert "weather-1  1 h 00 m" in cli.out
-    assert "total: 1.25 USD" in cli.out
+    assert "total: 1.25 USD\ntotal: 3.00 EUR" in cli.out
+    assert "disks, public addresses and data of 1 lease whose prices are unknown" in cli.err
+    row = next(line for line in cli.out.splitlines() if line.startswith("weather-1"))
+    assert row.split()[-10:] == ["1.20", "USD", "0.0500", "USD", "1.25", "USD", "1.50", "USD", "1.40", "USD"]
+    idle = next(line for line in cli.out.splitlines() if line.startswith("(no job)"))
+    assert "0.0040 USD and unknown" in idle
     assert "2 leases whose price is unknown" in cli.err
     assert cli.json("costs")[0]["micros"] == 1_250_000
+
+
+def test_the_options_of_costs_choose_the_rows(cli: Cli) -> None:
+    for options, heading in (
+        (("--project", "vision"), "run "),
+        (("--run", "weather-1"), "job "),
+        (("--job", "weather-1/train"), "job "),
+        (("--month", "2026-11"), "project "),
+        (("--run", "weather-1", "--by", "month"), "month "),
+    ):
+        assert cli("costs", *options) == 0
+        assert cli.out.startswith(heading)
+
+
+FORECAST = CostForecast(micros={"USD": 1_400_000}, unknown=("train: its size",))
+
+
+def test_the_cost_of_a_run_is_shown_against_its_forecast() -> None:
+    run = replace(a_run(), forecast=FORECAST)
+    row = CostRow(name=run.id, currency="USD", micros=1_250_000, overhead_micros=250_000, unknown_charges=1)
+    assert run_costs(run, [row]) == (
+        "rented machines: 1.50 USD (0.2500 USD of it without a job), the unknown cost of disks, public"
+        " addresses and data until now; expected at the start: 1.40 USD and unknown (train: its size)",
+    )
+    assert run_costs(run, ())[0].startswith(
+        "rented machines: nothing until now; expected at the start: 1.40 USD"
+    )
+    assert run_costs(a_run(), ()) == ()
 
 
 def test_the_client_names_the_ways_to_group_costs(tmp_path: Path) -> None:

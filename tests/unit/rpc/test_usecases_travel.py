@@ -55,6 +55,7 @@ SAMPLES: dict[str, Any] = {
     "lease_id": "lease-3",
     "limit": 7,
     "month": "2026-11",
+    "run": "weather-7",
     "region": "us-",
     "instance_type": "g5.xlarge",
     "name": "demo",
@@ -83,6 +84,7 @@ SAMPLES: dict[str, Any] = {
     "workers": 4,
 }
 OTHERS = {
+    ("costs", "project"): "vision",
     ("offers", "site"): "aws",
     ("runs", "pipeline"): "demo",
     ("diff", "after"): "demo/a@2",

@@ -8,6 +8,7 @@ from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.renting_state import Rentals, SiteRental
 from gridmill.control.state import BRING_UPS, BringUps, Problems, Starting
 from gridmill.control.steps.end_attempt import settle_attempt
+from gridmill.control.steps.gangs import member_id
 from gridmill.domain.amounts import show_seconds
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import dataclass, replace
@@ -24,8 +25,9 @@ from gridmill.scheduler.queue import JOB_RUN_ID
 from gridmill.scheduler.renting import LIMIT_OF_MONEY, LIMIT_OF_TIME
 
 LEASE_EVENT = "lease"
-"""The type of the events about leases. The body has `what` (`lease`), `id`, `state` and `message`."""
-_MOST_RUNS = 10
+"""The type of the events about leases and budgets. The body has `what` (`lease` or `budget`), `id`, `state`
+and `message`."""
+MOST_RUNS = 10
 """The largest number of runs whose events show the changes of one lease."""
 
 
@@ -125,10 +127,10 @@ def runs_of(ledger: Ledger, lease: Lease) -> tuple[tuple[str, str], ...]:
     queue = snapshot.lines.waiting.get(lease.resource)
     ids = [one.job_run_id for one in snapshot.attempts_on(lease.pod_id)]
     for group in queue.classes.values() if queue is not None else ():
-        ids.extend(ticket[JOB_RUN_ID] for ticket, _ in zip(group.members, range(_MOST_RUNS), strict=False))
+        ids.extend(ticket[JOB_RUN_ID] for ticket, _ in zip(group.members, range(MOST_RUNS), strict=False))
     found = {one.run_id: one.job.name for key in ids if (one := snapshot.job_runs.get(key)) is not None}
     used = {one.run_id: one.job for one in lease.uses if one.run_id in snapshot.runs}
-    return tuple({**used, **found}.items())[:_MOST_RUNS]
+    return tuple({**used, **found}.items())[:MOST_RUNS]
 
 
 def _record_release(renting: Renting, transaction: Transaction, lease: Lease) -> None:
@@ -152,13 +154,33 @@ def _record_release(renting: Renting, transaction: Transaction, lease: Lease) ->
         settle_attempt(renting.starting.endings, transaction, attempt, outcome)
 
 
+def sent_by(ledger: Ledger, attempts: Iterable[str]) -> Iterable[tuple[Subject, int]]:
+    """Yield the bytes that were transferred from the machine for each of these ended attempts, with the job.
+    The record of the first rank of a gang has the sum of all ranks, which run on other machines too."""
+    for one in filter(None, (ledger.read(Attempt, key) for key in attempts)):
+        sent_bytes = _downloaded(one)
+        if one.ranks and not one.rank:
+            others = (ledger.read(Attempt, member_id(one.id, rank)) for rank in range(1, one.ranks))
+            sent_bytes -= sum(_downloaded(other) for other in others if other is not None)
+        if sent_bytes > 0:
+            yield _subject(ledger, one), sent_bytes
+
+
+def _downloaded(attempt: Attempt) -> int:
+    return 0 if attempt.transfers is None else attempt.transfers.download.transferred_bytes
+
+
+def _subject(ledger: Ledger, attempt: Attempt) -> Subject:
+    job_run = ledger.snapshot.find(JobRun, attempt.job_run_id)
+    job = job_run.job.name if isinstance(job_run, JobRun) else attempt.job_run_id.partition("/")[2]
+    return attempt.project, attempt.run_id, job
+
+
 def live_on(ledger: Ledger, lease: Lease) -> Mapping[Subject, int]:
     """Return the number of live attempts on the machine of a lease, by job."""
     counts: dict[Subject, int] = {}
     for attempt in ledger.snapshot.attempts_on(lease.pod_id):
-        job_run = ledger.snapshot.find(JobRun, attempt.job_run_id)
-        job = job_run.job.name if isinstance(job_run, JobRun) else attempt.job_run_id.partition("/")[2]
-        key = (attempt.project, attempt.run_id, job)
+        key = _subject(ledger, attempt)
         counts[key] = counts.get(key, 0) + 1
     return counts
 

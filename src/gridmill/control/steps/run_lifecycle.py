@@ -20,6 +20,7 @@ from gridmill.domain.job import Job, JobSize, When
 from gridmill.domain.naming import check_name, did_you_mean
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import DEFAULT
+from gridmill.domain.rental_estimate import CostForecast, whole_forecast
 from gridmill.domain.resource import Resource, Sizing, default_resource
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.sink_overrides import Alterations, altered_pipeline
@@ -249,6 +250,9 @@ def declare_resources(ledger: Ledger, transaction: Transaction, pipeline: Pipeli
     return resources
 
 
+NO_FORECASTS: Mapping[str, CostForecast] = {}
+
+
 def begin_run(
     creation: RunCreation,
     transaction: Transaction,
@@ -259,11 +263,13 @@ def begin_run(
     only: tuple[str, ...] = (),
     due: float | None = None,
     chunk: str = "",
+    forecasts: Mapping[str, CostForecast] = NO_FORECASTS,
 ) -> Run:
     """Create the run and its jobs. All jobs have the state BLOCKED at first. The next tick starts the jobs
     of the run that need no other job.
 
-    If `only` names jobs, `force` applies to these jobs and not to the jobs that they need.
+    If `only` names jobs, `force` applies to these jobs and not to the jobs that they need. `forecasts` has
+    the expected costs of rented machines by job.
     """
     order(pipeline)
     check_names(pipeline)
@@ -294,6 +300,7 @@ def begin_run(
         data=pipeline.loads,
         file=pipeline.file,
         jobs=len(pipeline.jobs),
+        forecast=whole_forecast(forecasts.values()),
     )
     transaction.put(run)
     # without listings, because the sources are listed when their jobs are ready
@@ -315,6 +322,7 @@ def begin_run(
             force=force and (not only or job.name in only),
             sizing=_sizing(creation.ledger, run.pipeline, job, resource, sizes[job.name]),
             lines=pipeline.lines.of_job(job.name) if pipeline.lines is not None else None,
+            forecast=forecasts.get(job.name),
         )
         transaction.put(job_run)
         if not job_run.needs:

@@ -5,7 +5,7 @@ No call is made before its decision is committed. The result of a call is applie
 restart, the leases are compared with the provider's list before anything is rented.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -29,25 +29,27 @@ from gridmill.control.steps.lease_records import (
     machine_text,
     provider_of,
     put_lease,
+    sent_by,
 )
 from gridmill.control.steps.problems import set_problems
 from gridmill.control.steps.rental_calls import action_call, finish_call, finish_market, market_call
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
 from gridmill.domain.lease import Lease, LeaseState, RentalTerms
-from gridmill.domain.lease_cost import counted, live_uses, month_bounds_micros, month_of
-from gridmill.domain.rental_estimate import show_money
+from gridmill.domain.lease_cost import PROJECT, RESOURCE, counted, live_uses, with_egress
 from gridmill.domain.rental_terms import rental_terms
 from gridmill.domain.resource import Resource
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError
 from gridmill.ports.cloud import RentingSite
 from gridmill.ports.site import SitePort
+from gridmill.scheduler.queue import JOB_CLASS
 from gridmill.scheduler.rental_accounts import account_problem
 from gridmill.scheduler.rental_calls import OWN, Action, Call
 from gridmill.scheduler.rental_choice import Market
 from gridmill.scheduler.rental_results import with_new_try
 from gridmill.scheduler.renting import NewLease, RentingSituation, RentPlan, decide
+from gridmill.scheduler.snapshot import Snapshot
 
 FIRST_TRY_AGAIN_SECONDS = 5.0
 
@@ -95,8 +97,7 @@ def _rent_at(renting: Renting, site: str) -> float:
     _commit(renting, transaction, site, port, rental, plan, final)
     renting.ledger.stage(transaction)
     open_leases = [one for one in final.values() if one.is_open]
-    shown = {**plan.strangers, **{f"budget of {key}": text for key, text in situation.halted.items()}}
-    _show_problems(renting, site, rental, open_leases, "", shown)
+    _show_problems(renting, site, rental, open_leases, "", plan.strangers)
     if plan.opened or plan.changed or plan.tries:
         return 0.0
     return max(0.0, min(plan.again_at - now, _refresh_market(renting, site, port, rental, situation)))
@@ -112,6 +113,8 @@ def _with_uses(ledger: Ledger, rental: SiteRental, lease: Lease, now: float) -> 
     rental.live[lease.id] = live
     if ended and has_failed(ledger, ended):
         lease = replace(lease, failed=now)
+    for subject, sent_bytes in sent_by(ledger, ended):
+        lease = with_egress(lease, subject, sent_bytes, now)
     subjects = live_on(ledger, lease)
     is_over = lease.state is LeaseState.RELEASING and lease.machine_try is None
     subjects = {} if is_over else subjects
@@ -138,6 +141,7 @@ def _read(
             capacities={one.name.rpartition("#")[0]: one.capacity for one in nodes},
             self_end=traits.self_end,
             is_known=rental.market_at is not None,
+            charges=traits.charges,
         ),
         deployments=deployments,
         leases=tuple(leases),
@@ -148,7 +152,9 @@ def _read(
         },
         elsewhere=_elsewhere(renting, site, rental),
         terms=terms,
-        halted=_halted(renting, site, rental, leases, terms),
+        halted=renting.rentals.halted(RESOURCE),
+        halted_projects=renting.rentals.halted(PROJECT),
+        projects=_projects(snapshot, deployments, renting.rentals.halted(PROJECT)),
         silent_seconds=_silent_seconds(renting),
         latest=rental.latest,
         sightings=rental.sightings(),
@@ -164,6 +170,21 @@ def _elsewhere(renting: Renting, site: str, rental: SiteRental) -> frozenset[str
         key for key, one in rental.closed.items() if one.provider != site and one.provider in renting.sites
     }
     return frozenset(other)
+
+
+def _projects(
+    snapshot: Snapshot, deployments: Iterable[Deployment], halted: Collection[str]
+) -> Mapping[str, str]:
+    """Return the project for which the next machine of each resource of these deployments is rented: the
+    project of the first waiting job, but another one if the budget of this project is used."""
+    found: dict[str, str] = {}
+    for name in {one.resource for one in deployments}:
+        queue = snapshot.lines.waiting.get(name)
+        groups = () if queue is None else (one for one in queue.classes.values() if one.members)
+        heads = [(one.project in halted, next(iter(one.members))[:JOB_CLASS], one.project) for one in groups]
+        if heads:
+            found[name] = min(heads)[2]
+    return found
 
 
 def _silent_seconds(renting: Renting) -> Mapping[str, float]:
@@ -199,36 +220,6 @@ def _read_terms(site: Site, deployment: Deployment) -> RentalTerms | None:
     with suppress(InputError):  # the settings were checked when the resource was configured
         return rental_terms(resource, site)
     return None
-
-
-def _halted(
-    renting: Renting,
-    site: str,
-    rental: SiteRental,
-    leases: Sequence[Lease],
-    terms: Mapping[str, RentalTerms],
-) -> Mapping[str, str]:
-    """Return the resources whose budget for this month is used, with the reason. Machines that are rented
-    already go on. A machine with an unknown price counts with the highest price that its terms allow.
-    Costs in another currency than that of the budget do not count. Before the first list, it is unknown
-    which machines have ended while the control node did not run, so that no budget counts as used. Nothing is
-    rented before the first list."""
-    halted: dict[str, str] = {}
-    budgets = {resource: one for resource, one in terms.items() if one.budget_micros is not None}
-    if rental.latest is None or not budgets:
-        return halted
-    now = renting.now()
-    month = month_of(now)
-    read = partial(renting.ledger.read_all, Lease, parent=site)
-    open_costs = month_bounds_micros(leases, now, month)
-    for resource, one in budgets.items():
-        assert one.budget_micros is not None
-        used = rental.month_cost_micros(resource, one.currency, month, read)
-        used += open_costs.get((resource, one.currency), 0)
-        if used >= one.budget_micros:
-            budget, spent = (show_money(amount, one.currency) for amount in (one.budget_micros, used))
-            halted[resource] = f"the budget of {resource} for {month} is used: {spent} of {budget}"
-    return halted
 
 
 def _commit(
@@ -283,6 +274,7 @@ def _opened(new: NewLease, site: str, owner: str, lease_id: str, now: float) -> 
         needs_cpus=new.cpus,
         needs_memory_bytes=new.memory_bytes,
         needs_gpus=new.gpus,
+        project=new.project,
         opened=now,
         counted=now,
     )

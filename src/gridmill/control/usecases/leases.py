@@ -1,10 +1,28 @@
 """This module has the use cases of leases and of the costs of rented machines."""
 
 import re
+from collections.abc import Mapping
 
+from gridmill.control.steps.lease_records import runs_of
 from gridmill.control.usecases.base import UseCases
+from gridmill.domain.frozen import replace
 from gridmill.domain.lease import Lease, LeaseState, lease_cost_micros
-from gridmill.domain.lease_cost import CostBy, CostRow, LeaseView, costs, has_unknown_price, idle_cost_micros
+from gridmill.domain.lease_cost import (
+    PROJECT,
+    RESOURCE,
+    CostBy,
+    CostFilter,
+    CostRow,
+    LeaseView,
+    costs,
+    has_unknown_price,
+    idle_cost_micros,
+    unknown_costs,
+)
+from gridmill.domain.rental_estimate import CostForecast
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.run_costs import run_costs
+from gridmill.domain.states import RunState
 from gridmill.errors import InputError, NotFoundError
 from gridmill.ports.cloud import RentingSite
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_request
@@ -45,11 +63,43 @@ class LeaseUseCases(UseCases):
                 transaction.put(releasing(lease, "stopped by a user", transaction.now))
         return self.lease(lease_id)
 
-    def costs(self, *, by: CostBy = CostBy.PROJECT, month: str = "") -> tuple[CostRow, ...]:
+    def costs(
+        self, *, by: CostBy = CostBy.PROJECT, month: str = "", project: str = "", run: str = "", job: str = ""
+    ) -> tuple[CostRow, ...]:
         """See Renting."""
         if month and not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", month):
             raise InputError(f"{month!r} is not a month", hint="Write for example 2026-11.", place="month")
-        return costs(self._list(Lease), by, self._control.now(), month)
+        if job and not run:
+            raise InputError(f"the run of job {job!r} is missing", hint="Write RUN/JOB.", place="job")
+        selected = CostFilter(month=month, project=project, run=run, job=job)
+        rows = costs(self._list(Lease), by, self._control.now(), selected)
+        forecasts = self._forecasts(rows, by)
+        return tuple(
+            replace(row, forecast_micros=_forecast_in(forecasts.get(row.name), row.currency)) for row in rows
+        )
+
+    def _rented_lines(self, run: Run) -> tuple[str, ...]:
+        """Return sentences about the cost of the rented machines of a run, and about their problems now."""
+        lasting = dict(self._control.problems.lasting)
+        with self._node.lock:
+            leases = self._ledger.snapshot.leases.values()
+            own = [one for one in leases if run.id in dict(runs_of(self._ledger, one))]
+        keys = [f"rental at {one.provider} {one.id}" for one in own]
+        if run.state is RunState.ACTIVE:
+            keys += [f"budget of {RESOURCE} {name}" for name in sorted({one.resource for one in own})]
+            keys += [f"budget of {PROJECT} {run.project}"]
+        problems = (lasting[key] for key in keys if key in lasting)
+        return (*run_costs(run, self.costs(by=CostBy.RUN, run=run.id)), *problems)
+
+    def _forecasts(self, rows: tuple[CostRow, ...], by: CostBy) -> Mapping[str, CostForecast | None]:
+        """Return the forecasts of the runs or jobs of these rows, which may have been deleted meanwhile."""
+        found: dict[str, CostForecast | None] = {}
+        for row in rows:
+            if by is CostBy.RUN and (run := self._ledger.read(Run, row.name)) is not None:
+                found[row.name] = run.forecast
+            elif by is CostBy.JOB and (job := self._ledger.read(JobRun, row.name)) is not None:
+                found[row.name] = job.forecast
+        return found
 
     def _lease_view(self, lease: Lease) -> LeaseView:
         site = self._control.sites.get(lease.provider)
@@ -72,7 +122,13 @@ def view_of(lease: Lease, now: float, progress: str = "") -> LeaseView:
         phase=f"{phase}: {detail}" if detail else phase,
         seconds=max(0.0, (now if lease.closed is None else lease.closed) - lease.opened),
         command=f"gridmill stop lease {lease.id}" if lease.is_open else "",
+        unknown=unknown_costs(lease),
     )
+
+
+def _forecast_in(forecast: CostForecast | None, currency: str) -> int | None:
+    """Return the forecast in this currency, or None if it is not complete."""
+    return None if forecast is None or forecast.unknown else forecast.micros.get(currency, 0)
 
 
 def _unknown(lease_id: str) -> NotFoundError:

@@ -1,7 +1,11 @@
 """This module has the use cases of projects that share a grid."""
 
+from functools import partial
+
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.frozen import replace
+from gridmill.domain.lease import Lease
+from gridmill.domain.lease_cost import PROJECT, Bounds, month_bounds_micros, month_of
 from gridmill.domain.naming import check_name
 from gridmill.domain.project import Project, ProjectView
 from gridmill.errors import ConflictError, NotFoundError
@@ -38,7 +42,14 @@ class ProjectUseCases(UseCases):
             projects = sorted(snapshot.projects.values(), key=lambda project: project.name)
             tallies = {one.name: snapshot.places.tallies.get(one.name, ProjectTotals()) for one in projects}
             used = {one.name: used_now(one, tallies[one.name], now) for one in projects}
-            return tuple(_view(one, tallies[one.name], used) for one in projects)
+            spent = self._spent(now) if any(one.budget_micros is not None for one in projects) else ()
+            return tuple(_view(one, tallies[one.name], used, spent) for one in projects)
+
+    def _spent(self, now: float) -> tuple[Bounds, ...]:
+        """Return the highest possible costs of rented machines in the present month."""
+        month, leases = month_of(now), self._ledger.snapshot.leases.values()
+        closed = self._control.rentals.month_bounds(month, partial(self._ledger.read_all, Lease))
+        return closed, month_bounds_micros(leases, now, month)
 
     def remove_project(self, name: str) -> None:
         """Remove a project that has no active runs."""
@@ -56,8 +67,11 @@ class ProjectUseCases(UseCases):
             transaction.delete(Project, name)
 
 
-def _view(project: Project, tally: ProjectTotals, used: dict[str, float]) -> ProjectView:
+def _view(
+    project: Project, tally: ProjectTotals, used: dict[str, float], spent: tuple[Bounds, ...]
+) -> ProjectView:
     together = sum(used.values())
+    key = (PROJECT, project.name, project.currency)
     return ProjectView(
         project=project,
         used_seconds=used[project.name],
@@ -65,4 +79,5 @@ def _view(project: Project, tally: ProjectTotals, used: dict[str, float]) -> Pro
         cpus=tally.cpus,
         memory_bytes=tally.memory_bytes,
         gpus=tally.gpus,
+        month_micros=sum(bounds.get(key, 0) for bounds in spent),
     )

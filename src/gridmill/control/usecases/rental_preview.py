@@ -11,6 +11,7 @@ from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
 from gridmill.domain.lease import Lease
+from gridmill.domain.rental_estimate import CostForecast, forecast_of
 from gridmill.domain.rental_terms import rental_terms
 from gridmill.domain.resource import Resource
 from gridmill.domain.site import Site, SiteKind
@@ -175,3 +176,16 @@ def _previews(
             transfer=transfer,
         )
     return previews
+
+
+def rental_forecasts(planned: Iterable[PlannedJob]) -> Mapping[str, CostForecast]:
+    """Return the expected costs of the jobs that will run on rented machines, by job. If it is unknown what
+    the provider offers, the cost of the job is unknown."""
+    forecasts: dict[str, CostForecast] = {}
+    for one in planned:
+        rental = one.rentals.get(one.resource)
+        if one.unchanged or (rental is None and not one.unchecked):
+            continue
+        unknown = CostForecast(unknown=(f"{one.job}: {one.unchecked}",))
+        forecasts[one.job] = unknown if rental is None else forecast_of(one.job, rental)
+    return forecasts

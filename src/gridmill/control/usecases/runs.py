@@ -41,6 +41,7 @@ from gridmill.control.usecases.rental_preview import (
     RentalFacts,
     cloud_sites,
     read_markets,
+    rental_forecasts,
     with_rentals,
 )
 from gridmill.control.usecases.run_views import RunViews
@@ -57,9 +58,10 @@ from gridmill.domain.preflight import PreflightFinding, show_finding, written_la
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.sink_overrides import altered_pipeline
+from gridmill.domain.site import SiteKind
 from gridmill.domain.states import JobState, RunState
 from gridmill.domain.views import DryRun, JobView, PlannedJob, RunView
-from gridmill.errors import InputError, NotFoundError, PipelineError
+from gridmill.errors import GridmillError, InputError, NotFoundError, PipelineError
 from gridmill.ports.logs import LogQuery
 from gridmill.ports.pages import PAGE_BYTES, PAGE_ITEMS, Page, cut_page, page_request
 from gridmill.ports.site import QueueSite
@@ -108,14 +110,23 @@ class RunUseCases(AlterationUseCases):
             pipeline = chosen(pipeline, only)
         if not pipeline.jobs:
             raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
+        planned: tuple[PlannedJob, ...] = ()
         if any(job.deadline_seconds or job.budget_micros is not None for job in pipeline.jobs):
-            pipeline = self._within_terms(pipeline)
+            pipeline, planned = self._within_terms(pipeline)
+        elif self._may_rent(pipeline):
+            planned = self._expected_jobs(pipeline)
         with with_lines(pipeline.lines, pipeline.name), self._node.changing() as transaction:
             check_names_exist(self._control.catalog, pipeline.jobs)
             check_columns(self._control.catalog, pipeline)
             check_secrets_exist(self._ledger, pipeline.jobs)
             run = begin_run(
-                self._control.run_creation, transaction, pipeline, force=force, only=only, adopt=adopt
+                self._control.run_creation,
+                transaction,
+                pipeline,
+                force=force,
+                only=only,
+                adopt=adopt,
+                forecasts=rental_forecasts(planned),
             )
             stored_pipeline, ran = (
                 self._ledger.look_up(Pipeline, declared.name),
@@ -130,6 +141,26 @@ class RunUseCases(AlterationUseCases):
         """Predict what a run would do."""
         with with_lines(pipeline.lines, pipeline.name):
             return self._plan_run(pipeline)
+
+    def _may_rent(self, pipeline: Pipeline) -> bool:
+        """Return whether a job of the pipeline may run at a cloud site."""
+        with self._node.lock:
+            clouds = {one.name for one in self._ledger.snapshot.sites.values() if one.kind is SiteKind.CLOUD}
+            if not clouds:
+                return False
+            try:
+                resources = all_resources_used(self._ledger, pipeline, self._resources(pipeline))
+            except GridmillError:
+                return False  # the run will be refused with this error
+            return any(one.site in clouds for some in resources.values() for one in some)
+
+    def _expected_jobs(self, pipeline: Pipeline) -> tuple[PlannedJob, ...]:
+        """Return the jobs of a run that is about to start, with the machines that are expected to be rented.
+        If the run is going to be refused, there are none."""
+        try:
+            return self._foreseen(pipeline).made.jobs
+        except GridmillError:
+            return ()
 
     def _plan_run(self, pipeline: Pipeline) -> DryRun:
         pipeline = as_altered(self._ledger, pipeline)
@@ -211,17 +242,19 @@ class RunUseCases(AlterationUseCases):
         markets = read_markets(sites, used, ports, self._control.open_site)
         return RentalFacts(sites=sites, markets=markets, leases=tuple(self._list(Lease)))
 
-    def _within_terms(self, pipeline: Pipeline) -> Pipeline:
+    def _within_terms(self, pipeline: Pipeline) -> tuple[Pipeline, tuple[PlannedJob, ...]]:
         """Return the pipeline in which each job with a deadline or a budget names first the resource that is
-        expected to meet it at the lowest cost. The choice is made again when the job is ready. Raises
-        PipelineError if a job is expected to cost more than its budget, before anything is rented."""
+        expected to meet it at the lowest cost, and the expected jobs. The choice is made again when the job
+        is ready. Raises PipelineError if a job is expected to cost more than its budget, before anything is
+        rented."""
         with with_lines(pipeline.lines, pipeline.name):
-            planned = {one.job: one for one in self._foreseen(pipeline).made.jobs}
+            jobs = self._foreseen(pipeline).made.jobs
+        planned = {one.job: one for one in jobs}
         for job in pipeline.jobs:
             one = planned.get(job.name)
             if one is not None and job.budget_micros is not None and one.problem and not one.unchanged:
                 raise PipelineError(one.problem, place=f"{pipeline.name}: jobs.{job.name}")
-        return replace(
+        chosen_first = replace(
             pipeline,
             jobs=tuple(
                 _named_first(job, planned[job.name].resource)
@@ -230,6 +263,7 @@ class RunUseCases(AlterationUseCases):
                 for job in pipeline.jobs
             ),
         )
+        return chosen_first, jobs
 
     def _unlisted(self, pipeline: Pipeline, listings: Mapping[str, SourceListing]) -> Mapping[str, str]:
         """Return the errors with which sources cannot be listed, by job. Sources whose files may first be

@@ -53,9 +53,11 @@ class Identity:
 
 
 LogEnds = Mapping[str, tuple[LogLine, ...]]
-Render = Callable[[RunView, tuple[Event, ...], tuple[Advice, ...], RunView | None, LogEnds], str]
+Render = Callable[
+    [RunView, tuple[Event, ...], tuple[Advice, ...], RunView | None, LogEnds, tuple[str, ...]], str
+]
 """A function that renders the report of a run from the view of the run, its events, the advice on its jobs,
-the run before it, and the last lines of the logs of failed attempts."""
+the run before it, the last lines of the logs of failed attempts, and sentences about rented machines."""
 REPORTED_JOBS = ViewLimit(all_of=500, chosen=500)
 """The number of jobs that a report shows."""
 EARLIER_RUNS = 1000
@@ -168,7 +170,9 @@ class Service(
         logs = log_ends(view, self._ledger.logs)
         before = run_before(view.run, self._earlier(view.run.pipeline))
         earlier = self._run_views.report(before.id, REPORTED_JOBS) if before is not None else None
-        return self._render(view, events, self.advice_on_run(view), earlier, logs)
+        return self._render(
+            view, events, self.advice_on_run(view), earlier, logs, self._rented_lines(view.run)
+        )
 
     def _earlier(self, pipeline: str) -> tuple[Run, ...]:
         return self._list(Run, parent=pipeline, limit=EARLIER_RUNS, newest_first=True)

@@ -22,6 +22,7 @@ from gridmill.domain.job_log import LogLine, last_lines, lines_of
 from gridmill.domain.pod_protocol import Event, EventType, sequence_of
 from gridmill.domain.run import Attempt, JobRun, Run, attempt_id_of
 from gridmill.domain.run_failures import at_fault, failed_jobs
+from gridmill.domain.site import SiteKind
 from gridmill.domain.states import DONE_JOBS, LIVE_ATTEMPTS, URGENCY, JobState, RunState
 from gridmill.domain.views import JobView, PartView, RunView
 from gridmill.ports.logs import LogQuery, LogStore
@@ -135,8 +136,19 @@ def _whys(
         if job_run.state is JobState.WAITING:
             resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
             yield problem_of_site(problems, resource.site) if resource is not None else ""
+            yield _used_budget(ledger, problems, job_run)
 
     return {job_run.id: "; ".join(filter(None, told(job_run))) for job_run in job_runs}
+
+
+def _used_budget(ledger: Ledger, problems: Problems, job_run: JobRun) -> str:
+    """Return the used budget because of which the job rents no machine, or an empty text."""
+    resource = ledger.snapshot.resource_of(job_run.resource, job_run.job.kind)
+    site = None if resource is None else ledger.snapshot.sites.get(resource.site)
+    if site is None or site.kind is not SiteKind.CLOUD:
+        return ""
+    owners = (f"project {job_run.project}", f"resource {job_run.resource}")
+    return next(filter(None, (problems.lasting.get(f"budget of {one}") for one in owners)), "")
 
 
 def _with_parts(

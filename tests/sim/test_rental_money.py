@@ -1,0 +1,155 @@
+"""The money of rented machines: forecasts against actual costs, and budgets that stop new rentals."""
+
+from tests.kit.rented_site import RentedGrid
+
+from gridmill.control.steps.end_attempt import settle_attempt
+from gridmill.control.usecases.leases import LeaseUseCases
+from gridmill.control.usecases.projects import ProjectUseCases
+from gridmill.control.usecases.runs import RunUseCases
+from gridmill.domain.charges import CostKind
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.frozen import replace
+from gridmill.domain.job import Job
+from gridmill.domain.lease_cost import CostBy
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pod_protocol import AttemptOutcome, Event
+from gridmill.domain.project import Project
+from gridmill.domain.route import AttemptTransfers, Transfer
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.run_costs import run_costs
+from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.states import AttemptState, JobState
+from gridmill.errors import UnavailableError
+from gridmill.testing.cloud.catalog import CHARGES
+from gridmill.testing.simulated_site import Behaviour
+
+TRAIN = Job(name="train", command=CommandSpec(run="true"), resource="burst", cache=False)
+PIPELINE = Pipeline(name="p", jobs=(TRAIN,))
+
+
+def start(grid: RentedGrid, pipeline: Pipeline = PIPELINE) -> Run:
+    """Start a run as a client does."""
+    return RunUseCases(grid.node).start_run(pipeline).run
+
+
+def finished(grid: RentedGrid, pipeline: Pipeline = PIPELINE) -> Run:
+    """Run a pipeline to its end."""
+    run = start(grid, pipeline)
+    grid.until(grid.is_over)
+    return run
+
+
+def test_the_forecast_is_stored_when_the_run_starts_and_shown_against_the_cost():
+    grid = RentedGrid()
+    first = finished(grid)
+    assert first.forecast is not None
+    assert first.forecast.unknown[0] == "train: the duration of the job, until it has run once"
+    second = finished(grid)
+    uses = LeaseUseCases(grid.node)
+    (row,) = uses.costs(by=CostBy.RUN, run=second.id)
+    assert second.forecast is not None
+    assert row.forecast_micros == second.forecast.micros["USD"] > 0
+    # a simulated provider bills what was forecast: the boot, the job, the disk and the address
+    assert abs(row.micros + row.overhead_micros - row.forecast_micros) < 0.3 * row.forecast_micros
+    (job,) = uses.costs(by=CostBy.JOB, run=second.id, job="train")
+    assert job.forecast_micros == row.forecast_micros
+    (line,) = run_costs(second, [row])
+    assert "expected at the start: 0.0" in line
+    assert grid.store.get(JobRun, f"{second.id}/train").noun.forecast is not None
+
+
+def test_a_run_starts_although_the_provider_does_not_answer():
+    grid = RentedGrid()
+
+    def fail(region: str = "", instance_type: str = "") -> tuple[object, ...]:
+        raise UnavailableError("no answer")
+
+    grid.world.provider.offers = fail
+    run = start(grid)
+    assert run.forecast is not None
+    assert "no answer" in run.forecast.unknown[0]
+
+
+def test_a_run_without_rented_machines_has_no_forecast():
+    grid = RentedGrid()
+    with grid.node.changing() as transaction:
+        transaction.put(Site(name="local", kind=SiteKind.LOCAL, nodes=grid.world.nodes()))
+    local = replace(TRAIN, resource=None)
+    assert start(grid, Pipeline(name="q", jobs=(local,))).forecast is None
+
+
+def use_budget(grid: RentedGrid, amount: int) -> None:
+    """Limit the cost of the project `vision`."""
+    ProjectUseCases(grid.node).configure_project(Project(name="vision", budget_micros=amount))
+
+
+def test_a_used_budget_of_a_project_stops_its_rentals_until_it_is_raised():
+    grid = RentedGrid()
+    use_budget(grid, 10_000)
+    own = replace(PIPELINE, project="vision")
+    finished(grid, own)
+    assert len(grid.leases()) == 1
+    run = start(grid, own)
+
+    def told() -> list[Event]:
+        return [one for one in grid.store.events(run_id=run.id) if one.body.get("what") == "budget"]
+
+    grid.until(lambda: bool(told()))
+    (event,) = told()
+    assert event.body["message"].startswith("the budget of project vision for 2023-11, 0.0100 USD, is used")
+    view = RunUseCases(grid.node).job(run.id, "train")
+    assert (view.job.state, len(grid.leases())) == (JobState.WAITING, 1)
+    assert "the budget of project vision" in view.why
+    (listed,) = [one for one in ProjectUseCases(grid.node).projects().items if one.name == "vision"]
+    assert listed.month_micros > 10_000
+    assert any("budget of project vision" in one for one in LeaseUseCases(grid.node)._rented_lines(run))
+    # its jobs may use machines that are rented for other projects
+    start(grid, Pipeline(name="q", jobs=(TRAIN,)))
+    grid.until(grid.is_over)
+    assert [one.project for one in grid.leases()] == ["vision", "default"]
+    use_budget(grid, 10_000_000)
+    finished(grid, own)
+    assert [one.project for one in grid.leases()] == ["vision", "default", "vision"]
+
+
+def test_a_used_budget_ends_no_machine():
+    grid = RentedGrid(behave=lambda order: Behaviour(seconds=3000.0))
+    use_budget(grid, 100_000)
+    finished(grid, replace(PIPELINE, project="vision"))
+    (lease,) = grid.leases()
+    assert lease.tries[0].ended - lease.tries[0].confirmed > 3000
+
+
+def sent(size_bytes: int) -> AttemptOutcome:
+    """The success of an attempt whose result was transferred home."""
+    transfers = AttemptTransfers(download=Transfer(transferred_bytes=size_bytes))
+    return AttemptOutcome(state=AttemptState.SUCCEEDED, transfers=transfers)
+
+
+def test_the_transferred_bytes_of_an_attempt_are_part_of_the_cost():
+    grid = RentedGrid()
+    run = start(grid)
+    control = grid.node.control
+    grid.until(lambda: bool(control.ledger.snapshot.attempts))
+    with grid.node.changing() as transaction:
+        (attempt,) = control.ledger.snapshot.attempts.values()
+        settle_attempt(control.starting.endings, transaction, attempt, sent(2 * 10**9))
+    grid.until(grid.is_over)
+    (row,) = LeaseUseCases(grid.node).costs(by=CostBy.JOB, run=run.id)
+    assert row.kinds[CostKind.EGRESS] == 2 * CHARGES.egress_micros
+
+
+def test_each_machine_of_a_gang_pays_for_its_own_transfers():
+    grid = RentedGrid(workers=2)
+    gang = replace(TRAIN, command=CommandSpec(run="true", workers=2))
+    run = start(grid, Pipeline(name="g", jobs=(gang,)))
+    control = grid.node.control
+    grid.until(lambda: len(control.ledger.snapshot.attempts) == 2)
+    for size_bytes, attempt in enumerate(tuple(control.ledger.snapshot.attempts.values()), 1):
+        with grid.node.changing() as transaction:
+            settle_attempt(control.starting.endings, transaction, attempt, sent(size_bytes * 10**9))
+    grid.until(grid.is_over)
+    sizes = [sum(use.egress_bytes for use in lease.uses) for lease in grid.leases()]
+    assert sorted(sizes) == [1 * 10**9, 2 * 10**9]
+    (row,) = LeaseUseCases(grid.node).costs(by=CostBy.RUN, run=run.id)
+    assert row.kinds[CostKind.EGRESS] == 3 * CHARGES.egress_micros
