@@ -107,7 +107,7 @@ def lease_row(view: LeaseView) -> tuple[object, ...]:
         view.lease.deployment_id,
         show_seconds(view.seconds),
         _cost(view),
-        view.phase,
+        view.problem or view.phase,
     )
 
 
@@ -152,6 +152,7 @@ def show_lease(view: LeaseView) -> RenderableType:
         ("ready", moment(lease.ready)),
         ("closed", moment(lease.closed)),
         ("now", view.phase),
+        ("problem", view.problem),
         (
             "machine",
             "" if one is None else f"{one.machine_id} ({one.instance_type} in {place})",

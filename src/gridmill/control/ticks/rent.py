@@ -100,7 +100,9 @@ def _rent_at(renting: Renting, site: str) -> float:
     _show_problems(renting, site, rental, open_leases, "", plan.strangers)
     if plan.opened or plan.changed or plan.tries:
         return 0.0
-    return max(0.0, min(plan.again_at - now, _refresh_market(renting, site, port, rental, situation)))
+    unpriced = _unpriced(rental, plan.strangers)
+    again_seconds = _refresh_market(renting, site, port, rental, situation, unpriced)
+    return max(0.0, min(plan.again_at - now, again_seconds))
 
 
 _NOT_OPEN = "the site is not open, so that its machines cannot be ended now"
@@ -305,13 +307,28 @@ def _start(renting: Renting, site: str, port: RentingSite, rental: SiteRental, a
     runner.submit(f"{site} {action.id}", action_call(port, action, now), then)
 
 
+def _unpriced(rental: SiteRental, strangers: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    """Return the regions and types of machines of no lease whose offers were not read yet, so that their
+    cost per hour can be shown."""
+    machines = rental.latest.machines if rental.latest is not None else ()
+    kinds = {(one.region, one.instance_type) for one in machines if one.id in strangers}
+    return frozenset(
+        kinds - {(one.region, one.instance_type) for one in rental.offers} - rental.market_wanted
+    )
+
+
 def _refresh_market(
-    renting: Renting, site: str, port: RentingSite, rental: SiteRental, situation: RentingSituation
+    renting: Renting,
+    site: str,
+    port: RentingSite,
+    rental: SiteRental,
+    situation: RentingSituation,
+    unpriced: frozenset[tuple[str, str]],
 ) -> float:
-    """Read the offers and quotas again if a lease needs them. The function returns the seconds until they
-    may be read again."""
+    """Read the offers and quotas again if a lease needs them, or if the prices of `unpriced` regions and
+    types are needed. The function returns the seconds until they may be read again."""
     choosing = [one for one in situation.leases if one.state in (LeaseState.PLANNED, LeaseState.LAUNCHING)]
-    wanted = frozenset((one.terms.region, one.terms.instance_type) for one in choosing)
+    wanted = frozenset((one.terms.region, one.terms.instance_type) for one in choosing) | unpriced
     now = renting.now()
     call = market_call(port, rental, wanted, now)
     if call is None:

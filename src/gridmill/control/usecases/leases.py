@@ -104,11 +104,13 @@ class LeaseUseCases(UseCases):
     def _lease_view(self, lease: Lease) -> LeaseView:
         site = self._control.sites.get(lease.provider)
         told = site.progress(lease.id) if isinstance(site, RentingSite) and lease.is_open else ""
-        return view_of(lease, self._control.now(), told)
+        problem = self._control.problems.lasting.get(f"rental at {lease.provider} {lease.id}", "")
+        return view_of(lease, self._control.now(), told, problem if lease.is_open else "")
 
 
-def view_of(lease: Lease, now: float, progress: str = "") -> LeaseView:
-    """Return the view of a lease at the time `now`. `progress` is what the site does for the lease."""
+def view_of(lease: Lease, now: float, progress: str = "", problem: str = "") -> LeaseView:
+    """Return the view of a lease at the time `now`. `progress` is what the site does for the lease, and
+    `problem` its lasting problem."""
     last = lease.last_try
     phase = _PHASES[lease.state]
     detail = lease.problem or progress or (lease.reason if lease.release_asked is not None else "")
@@ -123,6 +125,7 @@ def view_of(lease: Lease, now: float, progress: str = "") -> LeaseView:
         seconds=max(0.0, (now if lease.closed is None else lease.closed) - lease.opened),
         command=f"gridmill stop lease {lease.id}" if lease.is_open else "",
         unknown=unknown_costs(lease),
+        problem=problem,
     )
 
 
