@@ -96,7 +96,9 @@ def test_a_used_budget_of_a_project_stops_its_rentals_until_it_is_raised():
 
     grid.until(lambda: bool(told()))
     (event,) = told()
-    assert event.body["message"].startswith("the budget of project vision for 2023-11, 0.0100 USD, is used")
+    assert event.body["message"].startswith(
+        "no further machine is rented: the budget of project vision for 2023-11, 0.0100 USD, is used up"
+    )
     view = RunUseCases(grid.node).job(run.id, "train")
     assert (view.job.state, len(grid.leases())) == (JobState.WAITING, 1)
     assert "the budget of project vision" in view.why

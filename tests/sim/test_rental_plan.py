@@ -233,10 +233,10 @@ def test_a_job_is_not_tried_again_beyond_its_budget_and_the_event_has_the_reason
     failed = grid.store.get(JobRun, f"{run.id}/train").noun
     assert failed.state is JobState.FAILED
     assert 2 <= failed.attempts < 6
-    assert "exceeds the rest of the budget of" in failed.message
-    assert "; earlier attempts have cost" in failed.message
+    assert "plus the expected cost of the next attempt" in failed.message
+    assert "the cost of the earlier attempts (" in failed.message
     told = [one.body for one in grid.store.events(run_id=run.id) if one.type == "state"]
-    assert any("rest of the budget" in str(body.get("message", "")) for body in told)
+    assert any("exceeds the budget of" in str(body.get("message", "")) for body in told)
 
 
 def test_the_plan_warns_if_a_checkpoint_takes_longer_than_the_notice_of_a_spot_machine():

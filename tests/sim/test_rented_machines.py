@@ -313,7 +313,7 @@ def test_a_used_budget_stops_further_rentals_and_is_shown():
     shown = grid.node.control.problems.lasting
     grid.until(lambda: "budget of resource burst" in shown)
     told = shown["budget of resource burst"]
-    assert told.startswith("the budget of resource burst for 2023-11, 0.0100 USD, is used; ")
+    assert told.startswith("the budget of resource burst for 2023-11, 0.0100 USD, is used up; ")
     assert grid.warnings.count(told) == 1  # although the cost grows
     assert len(grid.leases()) == 1
 

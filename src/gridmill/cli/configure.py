@@ -306,7 +306,7 @@ def configure(
         typer.Option(
             metavar="AMOUNT",
             help="For a project: the highest cost of its rented machines in one month, for example 200."
-            " Jobs that need a rented machine wait when it is used.",
+            " If the budget is used up, jobs that need a rented machine wait.",
             show_default=False,
         ),
     ] = None,
@@ -442,8 +442,9 @@ def alter(
 ) -> None:
     """Change settings of a resource; or add parts to a sink or remove them, for all runs that follow.
 
-    Parts of a sink are sources, constraints, metrics and outage windows. For a resource, `--set NAME=` and an
-    option for a cloud provider with an empty value remove a setting.
+    Parts of a sink are sources, constraints, metrics and outage windows. For a resource, `--set NAME=`
+    removes a setting. An option for a cloud provider with an empty value (`--region ""`) also removes a
+    setting.
     """
     rental = {
         "instance_type": instance_type,

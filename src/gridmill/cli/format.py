@@ -289,7 +289,7 @@ def for_terminal(text: str, stream: TextIO) -> str:
 
 
 def node_count(site: Site) -> str:
-    """Return a text with the number of nodes, or of machines that can be rented at a cloud site."""
+    """Return a text with the number of nodes, or for a cloud site, of machines that can be rented."""
     if site.most_machines is None:
         return show_count(len(site.nodes), "node")
     types = show_count(len(site.kinds_of_nodes), "type")

@@ -30,8 +30,8 @@ def costs(
     by: Annotated[
         CostBy | None,
         typer.Option(
-            help="Group by job, run, project, resource or month. Default: by project; by run with --project;"
-            " by job with --run or --job.",
+            help="Group by job, run, project, resource or month. Default: by job with --run or --job, by run"
+            " with --project, otherwise by project.",
             show_default=False,
         ),
     ] = None,
@@ -54,8 +54,8 @@ def costs(
 
     The cost of a machine is divided among the jobs that used it, in proportion to their time. The row `(no
     job)` is the cost of the time in which no job ran: boot, transfers and idle time. The column `with idle
-    time` adds the part of this cost that belongs to the row; the forecast, which is stored when a run starts,
-    includes it too.
+    time` is the cost of a row plus the part of the row `(no job)` that belongs to it. The forecast is stored
+    when a run starts, and includes this part too.
     """
     owner, _, name = job.rpartition("/")
     chosen = by or (CostBy.JOB if run or job else CostBy.RUN if project else CostBy.PROJECT)
@@ -116,9 +116,13 @@ def _money(micros: int | None, currency: str) -> str:
 
 
 def _cost(view: LeaseView) -> str:
-    """Return the cost of a lease. A part whose price is unknown is named."""
+    """Return the cost of a lease, and the names of costs that are not included because prices are unknown."""
     cost = _money(view.cost_micros, view.currency)
-    return cost if view.cost_micros is None or not view.unknown else f"{cost} and unknown: {view.unknown}"
+    return (
+        cost
+        if view.cost_micros is None or not view.unknown
+        else f"{cost}, and the unknown cost of {view.unknown}"
+    )
 
 
 def lease_line(view: LeaseView) -> str:

@@ -87,7 +87,7 @@ SpotOrNot = Annotated[
     bool | None,
     typer.Option(
         "--spot/--no-spot",
-        help=f"{_CLOUD}rent spot machines, which the provider may end at any time, or do not.",
+        help=f"{_CLOUD}rent spot machines, which the provider may end at any time, or machines on demand.",
         show_default=False,
     ),
 ]
@@ -95,7 +95,7 @@ AcceptNoSelfEndOrNot = Annotated[
     bool | None,
     typer.Option(
         "--accept-no-self-end/--no-accept-no-self-end",
-        help=f"{_CLOUD}permit machines that cannot end themselves, or do not.",
+        help=f"{_CLOUD}permit or refuse machines that cannot end themselves.",
         show_default=False,
     ),
 ]

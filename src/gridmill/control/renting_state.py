@@ -125,7 +125,7 @@ class Rentals:
     seconds to close, and requests that end machines do not wait for them.
 
     `used_budgets` are the budgets that are used in the present month, with their reasons, by the kind and the
-    name of their owner. `told_budgets` has the runs that have an event about a used budget. `spent` has a
+    name of their owner. `reported_budgets` has the runs that have an event about a used budget. `spent` has a
     month and the highest possible costs of the closed leases in this month, if they were read.
     """
 
@@ -134,7 +134,7 @@ class Rentals:
     preparing: BackgroundRunner = field(default_factory=ImmediateRunner)
     forgetting: BackgroundRunner = field(default_factory=ImmediateRunner)
     used_budgets: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    told_budgets: set[tuple[str, tuple[str, str]]] = field(default_factory=set)
+    reported_budgets: set[tuple[str, tuple[str, str]]] = field(default_factory=set)
     spent: tuple[str, Bounds] | None = None
 
     def month_bounds(self, month: str, leases: Callable[[], Iterable[Lease]]) -> Bounds:

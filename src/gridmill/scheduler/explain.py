@@ -189,7 +189,7 @@ def _places_to_come(nodes: Nodes, resource: Resource, amounts: Amounts, demand: 
 
 
 def _rented_all(snapshot: Snapshot, site: Site) -> int | None:
-    """Return the largest number of machines of a cloud site if as many are rented. Otherwise the result is
+    """Return the largest number of machines of a cloud site if this number of machines is rented, otherwise
     None."""
     taken = sum(len(pods) for (name, _), pods in snapshot.places.claims.items() if name == site.name)
     return site.most_machines if site.most_machines is not None and taken >= site.most_machines else None
@@ -200,7 +200,9 @@ def _why_not_brought_up(snapshot: Snapshot, resource: Resource, demand: Demand) 
     if not site.nodes:
         return f"site {site.name} has no nodes now"
     if (machines := _rented_all(snapshot, site)) is not None:
-        return f"{show_count(machines, 'machine')} of {site.name} are rented, the most (`max_machines`)"
+        return (
+            f"{show_count(machines, 'machine')} of {site.name} are rented, which is the limit `max_machines`"
+        )
     needed = max(resource.memory_bytes or 0, demand.memory_bytes)
     claimed = Amounts(
         cpus=max(resource.cpus or 0.0, demand.cpus or 0.0), memory_bytes=needed, gpus=gpus_of(resource)

@@ -1,4 +1,4 @@
-"""This module decides which budgets of rented machines are used in a month."""
+"""This module decides which budgets of rented machines are used up in a month."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -21,8 +21,8 @@ class Budget:
 
 
 def used_budgets(budgets: Iterable[Budget], spent: Sequence[Bounds], month: str) -> Mapping[Owner, str]:
-    """Return the owners whose budgets for this month are used, with the reason. `spent` has the highest
-    possible costs in the month, which are added."""
+    """Return the owners whose budgets for this month are used up, with the reason. `spent` has the highest
+    possible costs in the month. The costs of all its items are added."""
     used: dict[Owner, str] = {}
     for one in budgets:
         kind, name = one.owner
@@ -31,7 +31,7 @@ def used_budgets(budgets: Iterable[Budget], spent: Sequence[Bounds], month: str)
             budget = show_money(one.micros, one.currency)
             # without the present cost, because a problem is reported again when its text changes
             used[one.owner] = (
-                f"the budget of {kind} {name} for {month}, {budget}, is used; `gridmill costs --by {kind}"
+                f"the budget of {kind} {name} for {month}, {budget}, is used up; `gridmill costs --by {kind}"
                 f" --month {month}` shows the costs"
             )
     return used

@@ -20,7 +20,7 @@ def test_closed_and_open_leases_together_use_a_budget(amounts):
         (
             PROJECT,
             "vision",
-        ): "the budget of project vision for 2026-11, 3.00 USD, is used; `gridmill costs --by"
+        ): "the budget of project vision for 2026-11, 3.00 USD, is used up; `gridmill costs --by"
         " project --month 2026-11` shows the costs"
     }
 

@@ -28,15 +28,15 @@ KNOWN: Mapping[str, str] = {
     "service_account": "the email of the service account of the containers, which may use the bucket",
     "machine_type": "the type of the machines (default: the smallest that fits each job)",
     "accelerator": "the type of the GPUs of jobs with GPUs, such as nvidia-l4",
-    "network": "the network of the machines, as a part of a URL (default: default)",
-    "subnetwork": "the subnetwork of the machines, as a part of a URL",
+    "network": "the network of the machines (default: global/networks/default)",
+    "subnetwork": "the subnetwork of the machines, such as regions/europe-west4/subnetworks/NAME",
     "service_account_key": "the JSON key of the service account of the home, as {secret: NAME} (default: the "
     "application default credentials)",
     "endpoint_url": "the URL of a server that has the API of Batch, for tests",
 }
 """The settings of the service, with their descriptions."""
 _AWS_KEYS = frozenset({"access_key_id", "secret_access_key", "session_token"})
-"""Settings of a bucket, not of this service."""
+"""The settings of a bucket, which the service ignores."""
 _REGION = re.compile(r"[a-z]+(-[a-z]+)+\d+")
 _NOT_IN_LABEL = re.compile(r"[^a-z0-9_-]+")
 _GROUP = "group0"
@@ -203,7 +203,7 @@ def job_body(request: BatchRequest, settings: GcpBatchSettings) -> Mapping[str, 
     """Return the job, as `jobs.create` needs it. Raises InputError for GPUs without a type."""
     if request.gpus and not settings.accelerator:
         raise InputError(
-            "the job needs GPUs, and the site has no type of GPU",
+            "the job needs GPUs, and the site has no setting `accelerator`",
             hint="Set for example accelerator=nvidia-l4.",
         )
     task: dict[str, Any] = {

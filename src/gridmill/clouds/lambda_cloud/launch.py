@@ -53,7 +53,9 @@ def name_of(request: LaunchRequest) -> str:
     name = f"{_PREFIX}.{request.owner}.{request.lease}.{digest}"
     words = (request.owner, request.lease)
     if len(name) > _NAME_LENGTH or not all(_WORD.fullmatch(word) for word in words):
-        raise InputError(f"{name!r} is no name for a machine at Lambda Cloud, which has at most 64 letters")
+        raise InputError(
+            f"{name!r} is not a valid name of a machine at Lambda Cloud, or has more than 64 characters"
+        )
     return name
 
 

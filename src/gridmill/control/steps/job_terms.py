@@ -1,5 +1,5 @@
 """This module applies the `deadline` and the `budget` of a job when the job becomes ready, while it waits,
-and before it is tried again: with the time that is left, and with what its earlier attempts have cost."""
+and before it is tried again. The time that is left and the cost of earlier attempts count."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,6 +16,8 @@ from gridmill.errors import PipelineError
 from gridmill.scheduler.rental_estimate import TimeAndCost, choose_within, meets
 from gridmill.scheduler.rental_preview import RentalPreview, market_of, preview_rental
 from gridmill.scheduler.snapshot import Snapshot
+
+_HINT = "Increase `budget`, or set `max_cost` of the resource"
 
 
 def has_terms(job: Job) -> bool:
@@ -34,9 +36,9 @@ def within_terms(
     standing: bool,
 ) -> ResourceChoice:
     """Return the resource that meets the deadline of a job with the time that is left, at the lowest cost and
-    within the rest of its budget. If a site's offers are not known yet, the resource that was planned at the
-    start of the run is returned, which is the first one. A job that stands in a queue stays there while this
-    meets its terms. Raises PipelineError if no resource is within the budget."""
+    within the rest of its budget. If a site's offers are not known yet, the first resource is returned, which
+    was planned at the start of the run. A job that waits for a resource keeps this resource as long as the
+    resource meets the deadline and the budget. Raises PipelineError if no resource is within the budget."""
     snapshot, job = ledger.snapshot, job_run.job
     rented = [one for one in resources.values() if _is_rented(snapshot, one)]
     if any(snapshot.sites[one.site].market is None for one in rented):
@@ -106,7 +108,7 @@ def _options(
 
 
 def spent_micros(leases: Sequence[Lease], job_run: JobRun, currency: str, now: float) -> int:
-    """Return what the earlier attempts of a job in its run have cost, in micro-units of the currency."""
+    """Return the cost of the earlier attempts of a job in its run, in micro-units of the currency."""
     used = [one for one in leases if any(use.run_id == job_run.run_id for use in one.uses)]
     name = f"{job_run.run_id}/{job_run.job.name}"
     rows = costs(used, CostBy.JOB, now)
@@ -135,13 +137,13 @@ def over_budget(ledger: Ledger, job_run: JobRun, now: float) -> str:
     expected = preview.micros or 0
     if spent + expected <= budget:
         return ""
-    text = (
-        f"the expected cost of {show_money(expected, currency)} exceeds the rest of the budget of"
-        f" {show_money(budget, currency)}"
+    return (
+        f"the cost of the earlier attempts ({show_money(spent, currency)}) plus the expected cost of the next"
+        f" attempt ({show_money(expected, currency)}) exceeds the budget of {show_money(budget, currency)}."
+        f" {_HINT}"
     )
-    return _refusal(text, spent, currency)
 
 
 def _refusal(text: str, spent: int, currency: str) -> str:
-    before = f"; earlier attempts have cost {show_money(spent, currency)}" if spent else ""
-    return f"{text}{before}. Increase `budget`, or set `max_cost` of the resource"
+    before = f" that is left after earlier attempts ({show_money(spent, currency)})" if spent else ""
+    return f"{text}{before}. {_HINT}"

@@ -1,5 +1,5 @@
 """This module has the tick that compares the cost of rented machines in the present month with the budgets of
-resources and projects, and records an event when a budget is used."""
+resources and projects, and records an event when a budget is used up."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -35,16 +35,18 @@ class WaitingRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetDecision:
-    """The used budgets with their reasons, and the events to record: a run with the owner of the budget."""
+    """The budgets that are used up, with the reasons, and the events to record: a run with the owner of the
+    budget."""
 
     used: Mapping[Owner, str]
     events: tuple[tuple[WaitingRun, Owner], ...] = ()
 
 
 def keep_budgets(starting: Starting, rentals: Rentals) -> None:
-    """Find the used budgets, and record an event in the runs whose jobs wait because of them. Machines that
-    are rented already go on. Before the first list of a site, it is unknown which of its machines have ended
-    while the control node did not run, so that its leases do not count. Nothing is rented there before."""
+    """Find the budgets that are used up, and record an event in the runs whose jobs wait for this reason.
+    Machines that are rented already continue. Until a site has listed its machines, it is unknown which of
+    them ended while the control node did not run. Until then, the leases of the site do not count, and
+    nothing is rented there."""
     ledger, now = starting.ledger, starting.timeline.now()
     snapshot = ledger.snapshot
     listed = {name for name, rental in rentals.sites.items() if rental.latest is not None}
@@ -58,10 +60,10 @@ def keep_budgets(starting: Starting, rentals: Rentals) -> None:
         spent = (closed, month_bounds_micros(going, now, month))
     is_needed = bool(budgets or rentals.used_budgets)
     waiting = tuple(_waiting(ledger)) if is_needed else ()
-    decision = decide_budgets(budgets, spent, month, waiting, rentals.told_budgets)
+    decision = decide_budgets(budgets, spent, month, waiting, rentals.reported_budgets)
     rentals.used_budgets = decision.used
-    rentals.told_budgets = {
-        one for one in rentals.told_budgets if one[1] in decision.used and one[0] in snapshot.runs
+    rentals.reported_budgets = {
+        one for one in rentals.reported_budgets if one[1] in decision.used and one[0] in snapshot.runs
     } | {(run.run_id, owner) for run, owner in decision.events}
     shown = {f"{kind} {name}": text for (kind, name), text in decision.used.items()}
     set_problems(starting.endings.problems, "budget of", shown)
@@ -76,16 +78,16 @@ def decide_budgets(
     spent: Sequence[Bounds],
     month: str,
     waiting: Sequence[WaitingRun],
-    told: Set[tuple[str, Owner]],
+    reported: Set[tuple[str, Owner]],
 ) -> BudgetDecision:
-    """Decide which budgets are used, and which of the waiting runs get an event about it. `told` has the runs
-    that have the event of a budget already."""
+    """Decide which budgets are used up, and which of the waiting runs get an event. `reported` has the runs
+    that already have the event about a budget."""
     used = used_budgets(budgets, spent, month)
     events = tuple(
         (run, owner)
         for run in waiting
         for owner in ((PROJECT, run.project), (RESOURCE, run.resource))
-        if owner in used and (run.run_id, owner) not in told
+        if owner in used and (run.run_id, owner) not in reported
     )
     return BudgetDecision(used=used, events=events)
 
@@ -99,7 +101,7 @@ def _budgets(
             continue
         if not ("budget" in one.settings or "budget" in site.settings):
             continue
-        with suppress(InputError):  # the settings were checked when the resource was configured
+        with suppress(InputError):  # invalid settings were reported when the resource was configured
             terms = rental_terms(one, site)
             if terms.budget_micros is not None:
                 owner = (RESOURCE, one.name)
@@ -130,6 +132,6 @@ def _waiting(ledger: Ledger) -> Iterator[WaitingRun]:
 
 def _event(now: float, run: WaitingRun, owner: Owner, used: Mapping[Owner, str]) -> Event:
     kind, name = owner
-    message = f"{used[owner]}, so that no further machine is rented"
+    message = f"no further machine is rented: {used[owner]}"
     body = {"what": "budget", "id": f"{kind} {name}", "state": "used", "message": message}
     return Event(time=now, type=LEASE_EVENT, run_id=run.run_id, job=run.job, body=body)

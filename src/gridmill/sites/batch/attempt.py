@@ -464,7 +464,7 @@ class AttemptDriver:
         job_id = course.job_id or (service.find(course.name) if course.asked else None)
         if job_id:
             if self._cancelled_at is None:
-                service.cancel(job_id, "Gridmill: its pod ends")
+                service.cancel(job_id, "Gridmill ends the pod of the attempt")
                 self._cancelled_at = self._context.monotonic()
             job = service.describe([job_id]).get(job_id)
             if job is not None and job.phase is not BatchPhase.ENDED:

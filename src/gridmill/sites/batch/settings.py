@@ -24,11 +24,11 @@ SETTINGS: Mapping[str, str] = {
     "python": "the Python of the image that contains Gridmill (default: python3)",
     "queue_timeout": "the time after which a queued job is cancelled and fails (default: 24h)",
     "time_limit": "the time after which the service ends a running job (default: 7d)",
-    "poll": "the time between two questions about jobs (default: 5s)",
+    "poll": "the time between two requests for the states of jobs (default: 5s)",
     "checkpoints": "the time between two uploads of checkpoints (default: 60s)",
     "keep": "the time for which unused data stays in the bucket (default: 14d)",
-    "spot": "true: ask for Spot machines, where the service lets each job choose (default: false)",
-    "shared_root": "the path in the container of a file system that has the storage root of this home",
+    "spot": "true: request Spot machines, if the service permits this choice for each job (default: false)",
+    "shared_root": "the path, in the container, of the storage root of this home on a shared file system",
 }
 """The settings of every batch site, besides the settings of its service and of its bucket."""
 _OF_RESOURCES = frozenset({"time_limit", "queue_timeout", "spot"})

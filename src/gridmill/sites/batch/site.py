@@ -352,7 +352,8 @@ class BatchSite:
                 return
             if self._monotonic() >= until or self._closed.wait(min(1.0, self._parsed.poll_seconds)):
                 raise UnavailableError(
-                    f"the batch service has not ended the job of {driver.id} yet; it is asked again"
+                    f"the batch service has not ended the job of {driver.id} yet",
+                    hint="Gridmill repeats the request.",
                 )
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ def test_a_name_has_the_grid_and_the_lease_and_differs_for_each_token():
 
 @pytest.mark.parametrize("change", [{"lease": "a" * 60}, {"owner": "a.b"}, {"lease": ""}])
 def test_a_name_that_could_not_be_read_again_is_refused(change):
-    with pytest.raises(InputError, match="64 letters"):
+    with pytest.raises(InputError, match="64 characters"):
         name_of(replace(REQUEST, **change))
 
 
