@@ -92,7 +92,7 @@ def _turn(free: float, now: float, place: str) -> float:
     turn = max(free, now)
     if turn - now > LONGEST_WAIT_SECONDS:
         raise UnavailableError(
-            f"the limit of calls at Lambda Cloud is reached: repeat the call in {turn - now:.0f} s",
+            f"the rate limit of Lambda Cloud is reached: the next call is permitted in {turn - now:.0f} s",
             hint="Gridmill repeats the call.",
             place=place,
         )
