@@ -14,7 +14,7 @@ from gridmill.declarations import read_pipeline
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, AttemptState, JobState, RunState
 from gridmill.domain.views import JobView, RunView
-from gridmill.errors import NotFoundError
+from gridmill.errors import NotFoundError, PipelineError
 from gridmill.ports.batch import QueueProblem
 from gridmill.settings import read_settings
 from gridmill.transfer.bucket import BucketClient
@@ -291,7 +291,7 @@ def test_a_job_gets_a_secret_that_is_in_no_object(home: ProcessHome) -> None:
     assert not [name for name, content in kept.items() if b"T0P-SECRET" in content]
 
 
-def test_a_job_with_several_ranks_is_refused(home: ProcessHome) -> None:
+def test_a_job_with_several_ranks_is_refused_before_any_job_starts(home: ProcessHome) -> None:
     project = home.folder / "project"
     project.mkdir()
     text = PIPELINE.replace(
@@ -299,7 +299,11 @@ def test_a_job_with_several_ranks_is_refused(home: ProcessHome) -> None:
         "    command: {run: 'true', workers: 2}",
     )
     (project / "pipeline.yaml").write_text(text)
-    view = home.ended(home.node.grid.start_run(read_pipeline(project / "pipeline.yaml")).run.id)
-    assert view.run.state is RunState.FAILED
-    assert "a batch site runs no jobs with several ranks" in two(view).job.message
-    assert not home.service.jobs
+    pipeline = read_pipeline(project / "pipeline.yaml")
+    for call in (home.node.grid.plan_run, home.node.grid.start_run):
+        with pytest.raises(PipelineError) as caught:
+            call(pipeline)
+        assert "cannot run at site batch: service 'processes' runs no jobs with several" in str(caught.value)
+        assert caught.value.place.endswith("pipeline.yaml:11: jobs.two.command.workers")
+        assert "another site" in caught.value.hint
+    assert not home.node.grid.runs().items

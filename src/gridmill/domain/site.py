@@ -114,6 +114,19 @@ class Site:
         return int(declared) if declared.isdigit() else USUAL_MACHINES
 
     @property
+    def why_no_gangs(self) -> str:
+        """The reason why the site runs no jobs with several ranks. It is empty if the site runs such jobs."""
+        if self.kind is not SiteKind.BATCH:
+            return ""
+        if self.settings.get("service") != "aws":
+            return f"service {self.settings.get('service', '')!r} runs no jobs with several ranks"
+        if self.settings.get("platform", "EC2") != "EC2":
+            return "AWS Batch runs jobs with several ranks only on EC2, not on Fargate"
+        if not self.settings.get("image"):
+            return "jobs with several ranks need the setting `image`, and the site has `job_definition`"
+        return ""
+
+    @property
     def machine_count(self) -> int:
         """The number of machines on which pods can run at the same time: the nodes, or the machines that may
         be rented."""

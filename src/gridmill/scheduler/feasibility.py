@@ -22,6 +22,9 @@ INSTANCE_TYPE = "instance_type"
 """The setting of a resource at a cloud site that selects a type of machine."""
 
 
+NO_GANGS_HINT = "Use a resource at another site, or `workers: 1`."
+
+
 class RefusalReason(NamedTuple):
     """The reason why a job is refused, and the remedy for the user."""
 
@@ -192,7 +195,10 @@ def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusa
         ):
             message = f"node {demand.node} has only {show(capacity)}"
             return RefusalReason(message, "Ask for less in the job, or select larger nodes with `each`.")
-    if not _has_nodes(snapshot, snapshot.sites[resource.site], resource):
+    site = snapshot.sites[resource.site]
+    if demand.workers > 1 and site.why_no_gangs:
+        return RefusalReason(f"cannot run at site {site.name}: {site.why_no_gangs}", NO_GANGS_HINT)
+    if not _has_nodes(snapshot, site, resource):
         return None
     if demand.gpus > gpus_of(resource):
         return RefusalReason(

@@ -207,6 +207,22 @@ def test_a_rank_that_needs_many_cpus_has_as_few_places() -> None:
     assert refusal(lab(), demand(cpus=4.0, ranks=3)) == ""
 
 
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"service": "gcp"}, "service 'gcp' runs no jobs with several ranks"),
+        ({"service": "aws", "image": "i", "platform": "FARGATE"}, "not on Fargate"),
+        ({"service": "aws", "job_definition": "d"}, "need the setting `image`"),
+        ({"service": "aws", "image": "i"}, ""),
+    ],
+)
+def test_a_gang_is_refused_at_a_batch_site_that_runs_no_gangs(settings: dict[str, str], reason: str) -> None:
+    site = lab(SiteKind.BATCH, settings=settings)
+    assert reason in refusal(site, demand(ranks=2))
+    assert bool(reason) == bool(refusal(site, demand(ranks=2)))
+    assert refusal(site, demand(ranks=1)) == ""
+
+
 def test_nodes_that_are_down_or_drained_count_they_come_back() -> None:
     drained = lab().with_nodes(nodes(1), ConfiguredNodes(away=nodes(3)[1:]))
     assert refusal(drained, demand(ranks=12)) == ""

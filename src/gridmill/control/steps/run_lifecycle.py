@@ -29,7 +29,7 @@ from gridmill.domain.states import FINISHED_RUNS, RUN_MOVES, JobState, RunState,
 from gridmill.errors import ConflictError, InputError, NotFoundError, PipelineError
 from gridmill.plugins import WISHES, find
 from gridmill.ports.storage import Storage
-from gridmill.scheduler.feasibility import asked_of, at
+from gridmill.scheduler.feasibility import NO_GANGS_HINT, asked_of, at
 from gridmill.scheduler.needs import may_go_on
 from gridmill.scheduler.sizing import size_job
 
@@ -223,8 +223,9 @@ def resource_of(
 
 
 def _check_sites(ledger: Ledger, pipeline: Pipeline, by_job: Mapping[str, tuple[Resource, ...]]) -> None:
-    """Raise PipelineError if a job's resource is at a site that was not added. Raise InputError if the
-    resource has settings that sites of that kind do not support."""
+    """Raise PipelineError if a job's resource is at a site that was not added, or that runs no job with
+    several ranks if the job has several. Raise InputError if the resource has settings that sites of that
+    kind do not support."""
     sites = ledger.snapshot.sites
     pairs = [(job, one) for job in pipeline.jobs for one in by_job[job.name]]
     for job, resource in pairs:
@@ -237,6 +238,13 @@ def _check_sites(ledger: Ledger, pipeline: Pipeline, by_job: Mapping[str, tuple[
                 f" KIND`.",
             )
         check_resource_settings(resource, sites[site])
+        if job.gang > 1 and sites[site].why_no_gangs:
+            raise PipelineError(
+                f"job {job.name!r} has {job.gang} ranks and cannot run at site {site}: "
+                f"{sites[site].why_no_gangs}",
+                place=f"{pipeline.name}: jobs.{job.name}.{job.kind}.workers",
+                hint=NO_GANGS_HINT,
+            )
 
 
 def declare_resources(ledger: Ledger, transaction: Transaction, pipeline: Pipeline) -> dict[str, Resource]:
