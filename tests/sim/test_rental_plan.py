@@ -244,3 +244,26 @@ def test_the_plan_warns_if_a_checkpoint_takes_longer_than_the_notice_of_a_spot_m
     grid.world.provider.traits = replace(grid.world.provider.traits, spot_notice_seconds=0.0)
     assert "without a notice" in planned(grid, resumable=True).rentals["burst"].warning
     assert planned(grid).rentals["burst"].warning == ""
+
+
+def test_a_job_with_a_deadline_keeps_the_machine_that_boots_for_it():
+    grid = behave_at({})
+    priced(grid)
+    seconds = planned(grid).rentals["burst"].total_seconds
+    train = replace(TRAIN, resource=None, resources=("burst", "big"), deadline_seconds=1.4 * seconds)
+    count = len(grid.leases())
+    run = RunUseCases(grid.node).start_run(Pipeline(name="p", jobs=(train,))).run
+    grid.until(grid.is_over)
+    done = grid.store.get(JobRun, f"{run.id}/train").noun
+    assert (done.state, done.resource, done.moves) == (JobState.SUCCEEDED, "burst", 0)
+    assert len(grid.leases()) == count + 1
+
+
+def test_a_job_that_misses_its_deadline_everywhere_does_not_move_to_and_fro():
+    grid = behave_at({})
+    priced(grid)
+    train = replace(TRAIN, resource=None, resources=("burst", "big"), deadline_seconds=10.0)
+    run = RunUseCases(grid.node).start_run(Pipeline(name="p", jobs=(train,))).run
+    grid.until(grid.is_over)
+    done = grid.store.get(JobRun, f"{run.id}/train").noun
+    assert (done.state, done.moves) == (JobState.SUCCEEDED, 0)

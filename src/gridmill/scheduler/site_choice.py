@@ -40,7 +40,7 @@ def choose(alternatives: Sequence[ResourceAlternative], current: str = "", moves
     measured = [one for one in present if one.quickest_seconds is not None]
     best = min(measured, key=_rank) if present[0].quickest_seconds is not None else present[0]
     stays = next((one for one in present if one.resource == current), None)
-    if stays is not None and stays is not best and not _is_worth_it(stays, best, moves):
+    if stays is not None and stays is not best and not is_worth_it(stays.seconds, best.seconds, moves):
         best = stays
         return _choice(
             best,
@@ -54,11 +54,13 @@ def _rank(one: ResourceAlternative) -> tuple[bool, float]:
     return one.wait_seconds is None, (one.quickest_seconds or 0.0) + (one.wait_seconds or 0.0)
 
 
-def _is_worth_it(stays: ResourceAlternative, best: ResourceAlternative, moves: int) -> bool:
-    if stays.seconds is None or best.seconds is None:
+def is_worth_it(stays_seconds: float | None, best_seconds: float | None, moves: int) -> bool:
+    """Return whether a waiting job that has moved `moves` times gains enough time by another move. The
+    seconds are the expected times until its result is at home."""
+    if stays_seconds is None or best_seconds is None:
         return False
-    gain = stays.seconds - best.seconds
-    return gain >= GAIN_SECONDS * 2.0**moves and gain >= GAIN_SHARE * stays.seconds
+    gain = stays_seconds - best_seconds
+    return gain >= GAIN_SECONDS * 2.0**moves and gain >= GAIN_SHARE * stays_seconds
 
 
 def _choice(

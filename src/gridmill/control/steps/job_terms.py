@@ -15,6 +15,7 @@ from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import PipelineError
 from gridmill.scheduler.rental_estimate import TimeAndCost, choose_within, meets
 from gridmill.scheduler.rental_preview import RentalPreview, market_of, preview_rental
+from gridmill.scheduler.site_choice import is_worth_it
 from gridmill.scheduler.snapshot import Snapshot
 
 _HINT = "Increase `budget`, or set `max_cost` of the resource"
@@ -38,7 +39,8 @@ def within_terms(
     """Return the resource that meets the deadline of a job with the time that is left, at the lowest cost and
     within the rest of its budget. If a site's offers are not known yet, the first resource is returned, which
     was planned at the start of the run. A job that waits for a resource keeps this resource as long as the
-    resource meets the deadline and the budget. Raises PipelineError if no resource is within the budget."""
+    resource meets the deadline and the budget, or if no resource meets the deadline and no other resource is
+    much quicker. Raises PipelineError if no resource is within the budget."""
     snapshot, job = ledger.snapshot, job_run.job
     rented = [one for one in resources.values() if _is_rented(snapshot, one)]
     if any(snapshot.sites[one.site].market is None for one in rented):
@@ -50,7 +52,7 @@ def within_terms(
         for one in choice.alternatives
         if resources[one.resource] in rented
     }
-    options = _options(snapshot, choice.alternatives, previews)
+    options = _options(snapshot, choice.alternatives, previews, now)
     currency = next((one.rental.currency for one in previews.values() if one.rental is not None), "USD")
     spent = spent_micros(leases, job_run, currency, now)
     waited = now - job_run.ready if standing and job_run.ready is not None else 0.0
@@ -64,6 +66,13 @@ def within_terms(
     made = choose_within(options, deadline_seconds=deadline, budget_micros=budget, currency=currency)
     if made.refused:
         raise PipelineError(_refusal(made.refused, spent, currency), place=f"jobs.{job.name}.budget")
+    best = next(one for one in options if one.resource == made.resource)
+    misses = not meets(best, deadline_seconds=deadline, budget_micros=budget)
+    is_possible = current is not None and meets(current, deadline_seconds=None, budget_micros=budget)
+    if current is not None and is_possible and misses:
+        # each move gives up a machine that boots
+        if not is_worth_it(current.seconds, best.seconds, job_run.moves):
+            return replace(choice, resource=current.resource)
     return replace(choice, resource=made.resource, why=f"{choice.why}; {made.resource}: {made.why}")
 
 
@@ -90,21 +99,37 @@ def _options(
     snapshot: Snapshot,
     alternatives: Sequence[ResourceAlternative],
     previews: Mapping[str, RentalPreview],
+    now: float,
 ) -> list[TimeAndCost]:
     options: list[TimeAndCost] = []
     for one in alternatives:
         preview = previews.get(one.resource)
         if one.problem or one.unreachable or (preview is not None and preview.problem):
             continue
-        boot = 0.0 if preview is None or one.resource in snapshot.places.open else preview.boot_seconds
         options.append(
             TimeAndCost(
                 resource=one.resource,
-                seconds=None if one.seconds is None else one.seconds + boot,
+                seconds=one.seconds if preview is None else _rented_seconds(snapshot, one, preview, now),
                 micros=0 if preview is None else preview.micros,
             )
         )
     return options
+
+
+def _rented_seconds(
+    snapshot: Snapshot, one: ResourceAlternative, preview: RentalPreview, now: float
+) -> float | None:
+    """Return the expected seconds until the result is at home, with the boot of the machine. If a machine of
+    the resource boots already, the wait of the job is the rest of this boot."""
+    places = snapshot.places
+    if one.seconds is None or one.quickest_seconds is None or one.resource in places.open:
+        return one.seconds
+    coming = places.coming.get(one.resource)
+    if coming is None:
+        return one.seconds + preview.boot_seconds
+    owners = {places.owners[pod_id] for pod_id, _ in coming.items()}
+    begun = min((snapshot.deployments[key].created for key in owners), default=now)
+    return one.quickest_seconds + max(0.0, preview.boot_seconds - (now - begun))
 
 
 def spent_micros(leases: Sequence[Lease], job_run: JobRun, currency: str, now: float) -> int:
