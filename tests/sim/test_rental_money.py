@@ -1,6 +1,6 @@
 """The money of rented machines: forecasts against actual costs, and budgets that stop new rentals."""
 
-from tests.kit.rented_site import RentedGrid
+from tests.kit.rented_site import AWS, RentedGrid
 
 from gridmill.control.steps.end_attempt import settle_attempt
 from gridmill.control.usecases.leases import LeaseUseCases
@@ -9,11 +9,12 @@ from gridmill.control.usecases.runs import RunUseCases
 from gridmill.domain.charges import CostKind
 from gridmill.domain.command import CommandSpec
 from gridmill.domain.frozen import replace
-from gridmill.domain.job import Job
+from gridmill.domain.job import Job, JobKind
 from gridmill.domain.lease_cost import CostBy
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import AttemptOutcome, Event
 from gridmill.domain.project import Project
+from gridmill.domain.resource import Resource
 from gridmill.domain.route import AttemptTransfers, Transfer
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.run_costs import run_costs
@@ -155,3 +156,43 @@ def test_each_machine_of_a_gang_pays_for_its_own_transfers():
     assert sorted(sizes) == [1 * 10**9, 2 * 10**9]
     (row,) = LeaseUseCases(grid.node).costs(by=CostBy.RUN, run=run.id)
     assert row.kinds[CostKind.EGRESS] == 3 * CHARGES.egress_micros
+
+
+def with_resources(grid: RentedGrid, *resources: Resource) -> None:
+    """Limit the budget of the resource `burst` to 0, and add resources."""
+    burst = grid.node.control.ledger.snapshot.resources["burst"]
+    with grid.node.changing() as transaction:
+        transaction.put(replace(burst, settings={"budget": "0"}), *resources)
+
+
+def test_a_resource_with_a_used_budget_takes_no_machines_from_other_resources():
+    grid = RentedGrid(settings={"max_machines": "1"})
+    with_resources(grid, Resource(name="other", type=JobKind.COMMAND, site=AWS, gpus=1, workers=1))
+    halted = start(grid)
+    for _ in range(5):
+        grid.advance()
+    assert "the budget of resource burst" in RunUseCases(grid.node).job(halted.id, "train").why
+    run = start(grid, Pipeline(name="q", jobs=(replace(TRAIN, resource="other"),)))
+    grid.until(lambda: run.id not in grid.node.control.ledger.snapshot.runs)
+    assert [one.resource for one in grid.leases()] == ["other"]
+
+
+def test_a_deployment_that_starts_without_a_machine_ends_if_a_budget_is_used():
+    grid = RentedGrid()
+    grid.world.provider.is_cut = True
+    start(grid)
+    grid.until(lambda: bool(grid.node.control.ledger.snapshot.deployments))
+    with_resources(grid)
+    grid.until(lambda: not grid.node.control.ledger.snapshot.deployments)
+    assert not grid.leases()
+
+
+def test_a_job_uses_another_of_its_resources_if_a_budget_is_used():
+    grid = RentedGrid()
+    with_resources(grid, Resource(name="other", type=JobKind.COMMAND, site=AWS, gpus=1, workers=1))
+    grid.until(lambda: bool(grid.node.control.rentals.used_budgets))
+    several = replace(TRAIN, resource=None, resources=("burst", "other"))
+    run = finished(grid, Pipeline(name="q", jobs=(several,)))
+    done = grid.store.get(JobRun, f"{run.id}/train").noun
+    assert (done.state, done.resource) == (JobState.SUCCEEDED, "other")
+    assert "burst rents no machine, because a budget is used up" in " ".join(done.sizing.why)

@@ -394,6 +394,7 @@ class JobMoves:
     problems: Problems
     choices: SiteChoices
     site_states: SiteStates
+    rentals: Rentals
     timeline: Timeline
 
     @property
@@ -545,6 +546,7 @@ class Control:
             problems=self.problems,
             choices=self.choices,
             site_states=self.site_states,
+            rentals=self.rentals,
             timeline=self.timeline,
         )
 

@@ -9,6 +9,7 @@ from math import floor, inf
 from types import MappingProxyType
 from typing import NamedTuple
 
+from gridmill.domain.lease_cost import PROJECT, RESOURCE
 from gridmill.domain.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun
@@ -55,15 +56,15 @@ class DraftPlan:
         limit: int | None,
         unwilling: Mapping[str, Collection[str]] = NONE,
         unfit: Mapping[str, Collection[str]] = NONE,
-        halted_projects: Collection[str] = (),
+        halted: Collection[tuple[str, str]] = (),
     ) -> None:
         self.snapshot = snapshot
         self.now = now
         self.refusing_nodes = unwilling
         """For each resource, the nodes that are tried last."""
         self._unfit = unfit
-        self.halted_projects = halted_projects
-        """The projects for which no further machines are rented."""
+        self.halted = halted
+        """The resources and projects for which no further machines are rented; see plan."""
         self._excluded_nodes: dict[str, Collection[str]] = {}
         self._left = inf if limit is None else limit
         """The number of decisions that the plan may still contain."""
@@ -108,8 +109,9 @@ class DraftPlan:
         return self._left <= 0
 
     def is_halted(self, resource: Resource, project: str) -> bool:
-        """Return whether no machine is rented for the jobs of a project, because its budget is used."""
-        if project not in self.halted_projects:
+        """Return whether no machine is rented for the jobs of a project on a resource, because the budget of
+        one of them is used."""
+        if (PROJECT, project) not in self.halted and (RESOURCE, resource.name) not in self.halted:
             return False
         site = self.snapshot.sites.get(resource.site)
         return site is not None and site.kind is SiteKind.CLOUD

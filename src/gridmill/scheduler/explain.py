@@ -200,8 +200,9 @@ def _why_not_brought_up(snapshot: Snapshot, resource: Resource, demand: Demand) 
     if not site.nodes:
         return f"site {site.name} has no nodes now"
     if (machines := _rented_all(snapshot, site)) is not None:
+        are = "is" if machines == 1 else "are"
         return (
-            f"{show_count(machines, 'machine')} of {site.name} are rented, which is the limit `max_machines`"
+            f"{show_count(machines, 'machine')} of {site.name} {are} rented, which is the limit `max_machines`"
         )
     needed = max(resource.memory_bytes or 0, demand.memory_bytes)
     claimed = Amounts(

@@ -4,7 +4,7 @@ release, and which jobs to refuse.
 Gangs are placed as a whole: either all ranks get a place, or none does.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from math import inf, nextafter
 
@@ -91,7 +91,7 @@ def plan(
     unwilling: Mapping[str, Collection[str]] = NONE,
     unfit: Mapping[str, Collection[str]] = NONE,
     starts: bool = True,
-    halted_projects: Collection[str] = (),
+    halted: Collection[tuple[str, str]] = (),
 ) -> Plan:
     """Return the plan for the time `now`. The function is pure: it returns the same plan for the same
     snapshot and time, and does not change the snapshot.
@@ -107,10 +107,11 @@ def plan(
     `limit` is the largest number of decisions in the plan. The field `complete` is false for a plan that was
     cut at this limit. `unwilling` has, by resource, the nodes on which its pods did not start: these nodes
     are tried last. Nodes in `unfit` lack amounts that they reported: they are not tried as long as other
-    nodes are sufficient. No machines are rented for jobs of `halted_projects`. Without `starts`, no job
-    starts and no job is preempted for a start; the plan only releases deployments that are not needed.
+    nodes are sufficient. No machines are rented for the resources and projects in `halted`, which has
+    pairs of RESOURCE or PROJECT and a name. Without `starts`, no job starts and no job is preempted for a
+    start; the plan only releases deployments that are not needed.
     """
-    draft = DraftPlan(snapshot, now, limit, unwilling, unfit, halted_projects)
+    draft = DraftPlan(snapshot, now, limit, unwilling, unfit, halted)
     lanes = {name: lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None}
     for lane in lanes.values():
         _refuse_too_large(draft, lane)
@@ -188,8 +189,8 @@ def _serve(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
 
 
 def _serve_halted(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) -> None:
-    """Start a job of a project whose budget is used, if it fits on a machine that is rented already. No room
-    is made for the job, because another machine would be rented."""
+    """Start a job whose project or resource has used up its budget, if it fits on a machine that is rented
+    already. No room is made for the job, because another machine would be rented."""
     if lane.closed:
         line.leave_with_class(lane)
     elif _passes(draft, lane, ticket):
@@ -425,9 +426,9 @@ is kept this long for the job, even if idle deployments cost money."""
 
 
 def _not_halted(draft: DraftPlan, resource: Resource, queue: JobQueue) -> int:
-    """Return the number of waiting jobs without those of projects whose budget is used, because an idle
-    machine on which such a job does not fit must not be kept for it."""
-    if not draft.halted_projects:
+    """Return the number of waiting jobs without those for which no machine is rented because a budget is
+    used: an idle machine on which such a job does not fit must not be kept for it."""
+    if not draft.halted:
         return len(queue)
     groups = queue.classes.values()
     return sum(len(one.members) for one in groups if not draft.is_halted(resource, one.project))
@@ -478,6 +479,24 @@ def _call_off(draft: DraftPlan) -> None:
     for deployment_id in needless(draft.snapshot):
         if deployment_id not in draft.used | draft.released:
             draft.release(deployment_id, "no job waits for it")
+    for deployment_id in _without_machines(draft) if draft.halted else ():
+        if deployment_id not in draft.used | draft.released:
+            draft.release(deployment_id, "no machine is rented for it, because a budget is used up")
+
+
+def _without_machines(draft: DraftPlan) -> Iterator[str]:
+    """Yield deployments that are starting without a lease for jobs whose budget is used. They would count as
+    machines of their site until the budget is raised."""
+    snapshot, places = draft.snapshot, draft.snapshot.places
+    rented = {lease.pod_id for lease in snapshot.leases.values()}
+    for name in sorted(places.coming.keys() & snapshot.lines.waiting.keys()):
+        resource, queue = snapshot.resources.get(name), snapshot.lines.waiting[name]
+        if resource is None or _not_halted(draft, resource, queue):
+            continue
+        for key in dict.fromkeys(places.owners[pod_id] for pod_id, _ in places.coming[name].items()):
+            one = snapshot.deployments[key]
+            if one.state is DeploymentState.STARTING and rented.isdisjoint(pod.id for pod in one.pods):
+                yield key
 
 
 def needless(snapshot: Snapshot) -> tuple[str, ...]:

@@ -67,12 +67,11 @@ def within_terms(
     if made.refused:
         raise PipelineError(_refusal(made.refused, spent, currency), place=f"jobs.{job.name}.budget")
     best = next(one for one in options if one.resource == made.resource)
-    misses = not meets(best, deadline_seconds=deadline, budget_micros=budget)
-    is_possible = current is not None and meets(current, deadline_seconds=None, budget_micros=budget)
-    if current is not None and is_possible and misses:
+    is_late = not meets(best, deadline_seconds=deadline, budget_micros=budget)
+    if current is not None and is_late and meets(current, deadline_seconds=None, budget_micros=budget):
         # each move gives up a machine that boots
-        if not is_worth_it(current.seconds, best.seconds, job_run.moves):
-            return replace(choice, resource=current.resource)
+        moves = is_worth_it(current.seconds, best.seconds, job_run.moves)
+        return replace(choice, resource=best.resource if moves else current.resource)
     return replace(choice, resource=made.resource, why=f"{choice.why}; {made.resource}: {made.why}")
 
 

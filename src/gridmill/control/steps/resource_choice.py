@@ -15,9 +15,10 @@ from gridmill.domain.artifact import Artifact, ArtifactKind, Input
 from gridmill.domain.farm_protocol import QueuePosition, line_at
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobSize
-from gridmill.domain.resource import Resource, ResourceChoice, Sizing
+from gridmill.domain.lease_cost import PROJECT, RESOURCE
+from gridmill.domain.resource import Resource, ResourceAlternative, ResourceChoice, Sizing
 from gridmill.domain.run import JobRun
-from gridmill.domain.site import ELSEWHERE, Site
+from gridmill.domain.site import ELSEWHERE, Site, SiteKind
 from gridmill.domain.states import FINISHED_JOBS, JobState
 from gridmill.errors import GridmillError, NotFoundError
 from gridmill.scheduler.alternatives import CachedForecasts, ResourceCandidate, alternatives, demand_at
@@ -63,6 +64,7 @@ def chosen_resource(
         project=job_run.project,
         standing=job_run if standing else None,
     )
+    options = tuple(_within_budget(moves, snapshot, one, job_run.project) for one in options)
     if refused:
         options = tuple(
             replace(one, problem=refused) if one.resource == job_run.resource else one for one in options
@@ -77,6 +79,23 @@ def chosen_resource(
         demand = demand_at(job, sizings[chosen.name], job_run.project)
         joining.send(chosen, demand, choice.chosen.run_seconds or 0.0)
     return chosen, choice
+
+
+def _within_budget(
+    moves: JobMoves, snapshot: Snapshot, one: ResourceAlternative, project: str
+) -> ResourceAlternative:
+    """Return the alternative as unreachable if no machine is rented for it now, because the budget of the
+    resource or of the project is used up, and no machine of the resource is up."""
+    site, used = snapshot.sites.get(one.site), moves.rentals.used_budgets
+    is_halted = (RESOURCE, one.resource) in used or (PROJECT, project) in used
+    if (
+        not is_halted
+        or site is None
+        or site.kind is not SiteKind.CLOUD
+        or one.resource in snapshot.places.open
+    ):
+        return one
+    return replace(one, unreachable=one.unreachable or "rents no machine, because a budget is used up")
 
 
 def joining_now(moves: JobMoves) -> CachedForecasts:

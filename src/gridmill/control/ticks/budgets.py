@@ -50,8 +50,7 @@ def keep_budgets(starting: Starting, rentals: Rentals) -> None:
     ledger, now = starting.ledger, starting.timeline.now()
     snapshot = ledger.snapshot
     listed = {name for name, rental in rentals.sites.items() if rental.latest is not None}
-    clouds = {name: site for name, site in snapshot.sites.items() if name in listed}
-    budgets = (*_budgets(snapshot.resources.values(), clouds, snapshot.projects.values()),)
+    budgets = (*_budgets(snapshot.resources.values(), snapshot.sites, snapshot.projects.values()),)
     spent: Sequence[Bounds] = ()
     month = month_of(now)
     if budgets:

@@ -36,7 +36,6 @@ from gridmill.domain.amounts import GPU_SHARES, pick
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
-from gridmill.domain.lease_cost import PROJECT
 from gridmill.domain.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.domain.resource import keep_of
 from gridmill.domain.run import Attempt, JobRun, Preemption, attempt_id_of
@@ -69,7 +68,7 @@ def dispatch(control: Control) -> Plan:
         unwilling=control.bring_ups.refusing_nodes,
         unfit=unfit_nodes(control.bring_ups, control.timeline),
         starts=not control.disk.shortage,
-        halted_projects=frozenset(control.rentals.halted(PROJECT)),
+        halted=frozenset(control.rentals.used_budgets),
     )
     transaction = ledger.begin(control.timeline.now())
     refuse = partial(_refuse, moves, control.candidates, joining_now(moves), transaction)
