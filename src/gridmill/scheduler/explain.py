@@ -200,10 +200,8 @@ def _why_not_brought_up(snapshot: Snapshot, resource: Resource, demand: Demand) 
     if not site.nodes:
         return f"site {site.name} has no nodes now"
     if (machines := _rented_all(snapshot, site)) is not None:
-        are = "is" if machines == 1 else "are"
-        return (
-            f"{show_count(machines, 'machine')} of {site.name} {are} rented, which is the limit `max_machines`"
-        )
+        subject = f"{show_count(machines, 'machine')} of {site.name} {'is' if machines == 1 else 'are'}"
+        return f"{subject} rented, which is the limit `max_machines`"
     needed = max(resource.memory_bytes or 0, demand.memory_bytes)
     claimed = Amounts(
         cpus=max(resource.cpus or 0.0, demand.cpus or 0.0), memory_bytes=needed, gpus=gpus_of(resource)
