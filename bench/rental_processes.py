@@ -41,9 +41,9 @@ DEAD_MAN_SECONDS = 60.0
 JOB_SECONDS = 3.0
 FAULT_SECONDS = 15.0
 LONGEST_SECONDS = 240.0
-"""When a schedule that does not come to its end is given up."""
+"""The time after which a schedule that has not ended fails."""
 SHUTDOWN_SECONDS = 20.0
-"""How long a machine may need to end itself after its time, on a computer that does other things."""
+"""The longest delay with which a machine ends itself, on a computer that also runs other programs."""
 _LOOK_SECONDS = 0.02
 PIPELINE = f"""
 pipeline: p
@@ -91,8 +91,9 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What truly happened: machines that still run, what else is left in the account, the longest time for
-    which a machine was billed beyond need, the state of the run, and how many results were accepted."""
+    """The outcome of a schedule, as the provider shows it: machines that still run, what else is left in the
+    account, the longest time for which a machine was billed beyond need, the state of the run, and how many
+    results were accepted."""
 
     schedule: Schedule
     machines: int
@@ -105,7 +106,7 @@ class Outcome:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong."""
+        """The problems of the outcome."""
         schedule, found = self.schedule, []
         restarts = schedule.restart_after < inf
         most = RELEASE_SECONDS if restarts else DEAD_MAN_SECONDS + JOB_SECONDS + SHUTDOWN_SECONDS
@@ -124,7 +125,8 @@ class Outcome:
 
 
 def schedule_of(seed: int) -> Schedule:
-    """The schedule with this seed: the faults take turns, and the rest is drawn."""
+    """Returns the schedule with this seed. The seed selects the faults in turn, and the other values are
+    random."""
     random = Random(seed)
     disaster = tuple(Disaster)[seed % len(Disaster)]
     at = {
@@ -264,8 +266,8 @@ def _run(*words: str) -> None:
     subprocess.run(words, check=True)
 
 
-def tell(seed: int) -> Outcome:
-    """Tells the story of one schedule. Raises TimeoutError if it does not come to its end."""
+def run_schedule(seed: int) -> Outcome:
+    """Runs one schedule. Raises TimeoutError if the schedule does not end."""
     schedule, begun = schedule_of(seed), time.monotonic()
     with rental(schedule) as one:
         one.start()
@@ -281,7 +283,7 @@ def tell(seed: int) -> Outcome:
 
 
 def _disturb(one: Rental, schedule: Schedule) -> None:
-    """Starts the run, and lets the fault happen."""
+    """Starts the run, and causes the fault."""
     if schedule.disaster not in (Disaster.BEFORE_COMMIT, Disaster.AFTER_COMMIT):
         one.submit()
         began = time.monotonic()
@@ -310,7 +312,7 @@ def _disturb(one: Rental, schedule: Schedule) -> None:
 
 
 def _window(one: Rental, schedule: Schedule) -> None:
-    """A fault that ends no control node, from its begin to its end."""
+    """Causes a fault that ends no control node, from its start to its end."""
     match schedule.disaster:
         case Disaster.STOP:
             one.ask(lambda grid: [grid.stop_run(run.id) for run in grid.runs().items])
@@ -353,7 +355,7 @@ def _throttled(one: Rental) -> Iterator[None]:
 
 @contextmanager
 def _without_ssh(one: Rental) -> Iterator[None]:
-    """Lets the machines that exist now not answer."""
+    """Stops the answers of the machines that exist now."""
     rules = {each.id: each for each in one.ec2.running()}
     before = {name: one.host.ingress_of(name) for name in rules}
     for name in rules:
@@ -400,15 +402,15 @@ def _judged(one: Rental, schedule: Schedule, seconds: float) -> Outcome:
 
 
 def told(seed: int) -> Outcome | str:
-    """The outcome of a schedule, or why it did not come to its end."""
+    """Returns the outcome of a schedule, or the reason why the schedule did not end."""
     try:
-        return tell(seed)
+        return run_schedule(seed)
     except (TimeoutError, GridmillError, OSError) as error:
         return f"{schedule_of(seed)}: {error!r}"
 
 
 def measure(seeds: Sequence[int], at_once: int) -> tuple[list[Outcome], list[str]]:
-    """Tells these schedules, some at the same time. Returns the outcomes and the failures."""
+    """Runs these schedules, several at the same time. Returns the outcomes and the failures."""
     outcomes, failures = [], []
     with ProcessPoolExecutor(at_once) as pool:
         for each in pool.map(told, seeds):

@@ -1,4 +1,4 @@
-"""This module reads what can be rented at a cloud site within the terms of its resources.
+"""This module reads which machines can be rented at a cloud site within the terms of its resources.
 
 The offers of a provider change rarely, so they are read again only after some minutes, or if a resource has
 new terms.
@@ -31,7 +31,8 @@ class SiteNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """What was read through an interface for these terms, at a time of the monotonic clock."""
+    """The nodes and offers that were read through an interface for these terms, with the time of the
+    monotonic clock."""
 
     port: SitePort
     terms: frozenset[RentalTerms]

@@ -124,9 +124,10 @@ class Rentals:
     connections have threads of their own, because a machine boots for minutes and a broken connection needs
     seconds to close, and requests that end machines do not wait for them.
 
-    `used_budgets` are the budgets that are used in the present month, with their reasons, by the kind and the
-    name of their owner. `reported_budgets` has the runs that have an event about a used budget. `spent` has a
-    month and the highest possible costs of the closed leases in this month, if they were read.
+    `used_budgets` are the budgets that are used up in the present month, with their reasons, by the kind and
+    the name of their owner. `reported_budgets` has the runs that have an event about a budget that is used
+    up. `spent` has a month and the highest possible costs of the closed leases in this month, if they were
+    read.
     """
 
     sites: dict[str, SiteRental] = field(default_factory=dict)

@@ -1,4 +1,5 @@
-"""This module has what a provider bills, and its prices for everything but the machine itself."""
+"""This module has the kinds of costs that a provider bills, and the provider's prices for everything except
+the machine itself."""
 
 from enum import StrEnum
 from math import ceil
@@ -13,7 +14,7 @@ MONTH_SECONDS = 730 * _HOUR_SECONDS
 
 
 class CostKind(StrEnum):
-    """What a provider bills."""
+    """A kind of cost that a provider bills."""
 
     MACHINE = "machine"
     DISK = "disk"
@@ -23,7 +24,7 @@ class CostKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charges:
-    """The prices of a provider for everything but the machine itself, in micro-units of `currency`: for a
+    """The prices of a provider for everything except the machine itself, in micro-units of `currency`: for a
     gigabyte that is sent from the machine, for a gigabyte of disk in a month, and for a public address in an
     hour."""
 

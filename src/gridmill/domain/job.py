@@ -101,19 +101,18 @@ class Job:
     job is an estimate, its attempts with more memory are not included in `retries` either. `timeout_seconds`
     limits the time of one attempt. When the timeout is over, the attempt gets SIGTERM, and SIGKILL after
     `GRIDMILL_GRACE` (5 s). `at` names the site on which the job runs; if the job names a `resource`, the
-    resource determines the site. If the job names several `resources`, it runs on the resource on which it
-    is expected to end first, including the transfer of its data. `at` restricts several `resources` to the
+    resource determines the site. If the job names several `resources`, it runs on the resource on which it is
+    expected to end first, including the transfer of its data. `at` restricts several `resources` to the
     resources of one site.
 
     `memory_bytes` and `cpus` replace the estimate for one attempt. `disk_bytes` and `disk_files` limit the
-    size and the number of the attempt's files on the disk while it runs; an attempt above its limit is
-    ended.
+    size and the number of the attempt's files on the disk while it runs; an attempt above its limit is ended.
 
     `deadline_seconds` is the time from the moment when the job is ready until its result must be at home. If
     the job can use several resources, it gets the cheapest resource that is expected to meet the deadline.
     `budget_micros` is the highest cost of the job on rented machines in one run, in micro-units of the
-    currency of the provider's prices. The job is refused, or not tried again, if what its earlier attempts
-    have cost and the expected cost of the next attempt exceed it.
+    currency of the provider's prices. The job is refused, or not tried again, if the cost of its earlier
+    attempts plus the expected cost of the next attempt exceeds the budget.
 
     If an earlier version was made from the same declaration, inputs and code, the job is restored from that
     version and is not executed. `cache` changes whether the job is restored: with `false`, the job is

@@ -87,10 +87,11 @@ class CostRow:
 class LeaseView:
     """A lease as the user interfaces show it. `cost_micros` is the cost until now (None: a price is unknown),
     of which `idle_micros` is the cost of the time in which no job ran. `price_micros` is the price per hour
-    of the machine that exists now. Both are in micro-units of `currency`. `phase` describes what happens now,
-    with its progress, and `seconds` is the time since the lease was opened, up to its end. `command` ends the
-    machine. `unknown` names the costs that are not included because their prices are unknown. `problem` is a
-    lasting problem with the machine, its cost per hour, and the commands that end it."""
+    of the machine that exists now. Both are in micro-units of `currency`. `phase` describes the present phase
+    of the lease with its progress, and `seconds` is the time since the lease was opened, up to its end.
+    `command` ends the machine. `unknown` names the costs that are not included because their prices are
+    unknown. `problem` is a lasting problem with the machine, its cost per hour, and the commands that end
+    it."""
 
     lease: Lease
     currency: str

@@ -19,8 +19,9 @@ class Project:
     `used_seconds` is the total time for which attempts of the project ran; the time of an attempt with
     several GPUs is multiplied by the number of its GPUs. The weight of past use halves every week, so the
     value is valid at the Unix time `used_at`. `budget_micros` is the highest cost of rented machines in one
-    month, in micro-units of `currency`, or None if there is no limit. For a project whose budget is used,
-    no further machines are rented in the month; its jobs use the machines that are rented already.
+    month, in micro-units of `currency`, or None if there is no limit. If the budget of a project is used up,
+    no further machines are rented in the month; the jobs of the project use the machines that are rented
+    already.
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""This module describes what the rented machines of a run cost, against the cost that was expected when the
-run started."""
+"""This module describes the cost of the rented machines of a run, and the cost that was expected when the run
+started."""
 
 from collections.abc import Iterator, Sequence
 

@@ -23,11 +23,11 @@ class BatchPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRequest:
-    """A job for the service. `name` identifies the job, so that it is found again after a lost answer.
+    """A job for the service. `name` identifies the job, so that a caller finds the job after a lost answer.
 
     `command` and `variables` are the command line and the environment of its container. `cpus` are whole
-    CPUs. The service starts the container at most once, and ends it after `limit_seconds`. `spot` asks for
-    machines that the provider may take back, where the service lets each job choose them.
+    CPUs. The service starts the container at most once, and ends it after `limit_seconds`. `spot` requests
+    machines that the provider may take back, if the service permits this choice for each job.
     """
 
     name: str
@@ -95,7 +95,7 @@ class BatchPort(Protocol):
         has ended, and ignores jobs that have ended or that the service does not know."""
 
     def diagnose(self, job: BatchJob, request: BatchRequest) -> QueueProblem | None:
-        """Return the reason why a queued job does not start, as far as the service shows it."""
+        """Return the reason why a queued job does not start, or None if the service shows no reason."""
 
     def close(self) -> None:
         """Close all connections."""

@@ -104,7 +104,7 @@ class CapacityIndex:
         """The live attempts of each pod, deployment and JobRun."""
         self._usable: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[frozenset[str] | None, str]] = {}
         """The types of machines that resources may use, and the reason if there are none, by site and
-        settings of the resource. It is a cache, because it is read for each job."""
+        settings of the resource. The result is cached, because it is needed for each job."""
 
     # --- sites
 

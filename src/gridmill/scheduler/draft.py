@@ -110,7 +110,7 @@ class DraftPlan:
 
     def is_halted(self, resource: Resource, project: str) -> bool:
         """Return whether no machine is rented for the jobs of a project on a resource, because the budget of
-        one of them is used."""
+        one of them is used up."""
         if (PROJECT, project) not in self.halted and (RESOURCE, resource.name) not in self.halted:
             return False
         site = self.snapshot.sites.get(resource.site)

@@ -190,7 +190,8 @@ def _serve(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
 
 def _serve_halted(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) -> None:
     """Start a job whose project or resource has used up its budget, if it fits on a machine that is rented
-    already. No room is made for the job, because another machine would be rented."""
+    already. No deployment is released and no job is preempted for it, because another machine would be
+    rented."""
     if lane.closed:
         line.leave_with_class(lane)
     elif _passes(draft, lane, ticket):
@@ -426,8 +427,8 @@ is kept this long for the job, even if idle deployments cost money."""
 
 
 def _not_halted(draft: DraftPlan, resource: Resource, queue: JobQueue) -> int:
-    """Return the number of waiting jobs without those for which no machine is rented because a budget is
-    used: an idle machine on which such a job does not fit must not be kept for it."""
+    """Return the number of waiting jobs, without jobs for which no machine is rented because a budget is used
+    up: an idle machine on which such a job does not fit must not be kept for the job."""
     if not draft.halted:
         return len(queue)
     groups = queue.classes.values()

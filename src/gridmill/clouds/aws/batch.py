@@ -50,7 +50,8 @@ _PHASES: Mapping[str, BatchPhase] = {
     "FAILED": BatchPhase.ENDED,
 }
 _TAKEN = re.compile(r"Host EC2 \(instance .*\) terminated|Spot (interruption|capacity)", re.IGNORECASE)
-"""The reason of a job whose machine was ended, for example by Spot (user guide: Automated job retries)."""
+"""The pattern of the reason of a job whose machine was ended, for example a Spot machine (user guide:
+Automated job retries)."""
 _MEMORY = re.compile(r"OutOfMemory", re.IGNORECASE)
 _BLOCKED: Mapping[str, str] = {
     "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE": "the job needs more vCPUs than the compute "
@@ -60,7 +61,7 @@ _BLOCKED: Mapping[str, str] = {
     "MISCONFIGURATION:SERVICE_ROLE_PERMISSIONS": "the service role of the compute environment lacks a right",
     "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY": "AWS has no capacity for the instance types now",
 }
-"""The reasons that AWS Batch gives for a queue that is blocked at its head, with their meaning."""
+"""The reasons that AWS Batch states if the first job of a queue blocks the queue, with their meanings."""
 _OVERHEAD_BYTES = 32 * MIB
 """AWS Batch reserves at least this much memory of an instance for the ECS agent."""
 _FAMILIES = re.compile(r"[a-z]+[0-9]+[a-z-]*\.(?P<size>[a-z0-9-]+)")
@@ -221,8 +222,8 @@ class AwsBatch:
         return queue_problem(job, request, queue, environments, memory)
 
     def _memory_of_types(self, environments: Iterable[Mapping[str, Any]]) -> Mapping[str, int]:
-        """Return the memory in bytes of the instance types that the environments name exactly. The result
-        is empty if the credentials may not ask EC2."""
+        """Return the memory in bytes of the instance types that the environments name exactly. The result is
+        empty if the credentials do not permit the request to EC2."""
         types = sorted(
             {
                 name

@@ -1,8 +1,8 @@
 """The implementation of the cloud port for Compute Engine.
 
-The name of a machine is made from the token of its try, and a zone has each name once. So a machine whose
-answer was lost is found by its name, and a repeated launch never starts a second one. The name is the id of
-the machine.
+The name of a machine is derived from the token of its try, and a zone has each name once. Therefore a machine
+is found by its name if the answer to its launch was lost, and a repeated launch never starts a second
+machine. The name is the id of the machine.
 """
 
 import threading

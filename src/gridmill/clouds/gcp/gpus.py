@@ -56,7 +56,8 @@ GPUS: Mapping[str, Gpu] = {
     ),
     "nvidia-tesla-p4": Gpu(model="P4", memory_gib=8, quota="NVIDIA_P4_GPUS", most_cpus={1: 24, 2: 48, 4: 96}),
 }
-"""The GPUs by the names of their accelerator types. Others are not offered: their memory is unknown."""
+"""The GPUs by the names of their accelerator types. Machines with other GPUs are not offered, because the
+memory of these GPUs is unknown."""
 
 N1 = tuple(
     f"n1-{kind}-{cpus}"

@@ -94,9 +94,9 @@ def request_id(token: str) -> str:
 
 
 def instance_name(request: LaunchRequest) -> str:
-    """Return the name of the machine of a request. It depends on the token alone, apart from a readable part,
-    so that a machine of a try is found by its name. A zone has each name once. The longest name has 63
-    characters."""
+    """Return the name of the machine of a request. Apart from a readable part, the name depends only on the
+    token, so that the machine of a try is found by its name. A zone has each name once. The longest name has
+    63 characters."""
     readable = _NOT_IN_NAMES.sub("-", request.lease.lower()).strip("-")[:32].strip("-")
     return "-".join(one for one in ("gridmill", readable, _digest(request.token)[:16]) if one)
 

@@ -96,8 +96,8 @@ def _family(name: str) -> str:
 
 
 def usage_of(sku: Mapping[str, Any]) -> bool | None:
-    """Return whether a SKU is about spot machines, or None if it is about neither those nor machines on
-    demand."""
+    """Return whether a SKU has a price of spot machines (True) or of machines on demand (False), or None if
+    it has neither."""
     usage = (sku.get("category") or {}).get("usageType")
     return {"OnDemand": False, "Preemptible": True}.get(str(usage))
 

@@ -35,7 +35,7 @@ _CONNECT_SECONDS, _READ_SECONDS = 10.0, 60.0
 WAIT_SECONDS = 130.0
 """The longest time for the answer to `wait`, which the API sends after at most two minutes."""
 _PROFILE_SECONDS = 30.0
-"""The shortest time after which credentials of the environment are read again that were refused."""
+"""The shortest time after which refused credentials of the environment are read again."""
 _CONNECTIONS = 16
 """The number of connections, and of zones that are asked at the same time."""
 PAGE = 500
@@ -179,8 +179,8 @@ class GcpRequests:
     def in_parallel(
         self, places: Sequence[str], ask: Callable[[str], Iterable[_Result]]
     ) -> tuple[_Result, ...]:
-        """Call `ask` for each place at the same time, and return all results. If a place does not answer, its
-        error is raised."""
+        """Call `ask` for all places at the same time, and return all results. Raises the error of a place
+        that does not answer."""
         if len(places) == 1:
             return tuple(ask(places[0]))
         results = list(self._pool().map(lambda place: tuple(ask(place)), places))

@@ -1,8 +1,8 @@
 """The implementation of the cloud port for Lambda Cloud.
 
 Lambda Cloud has no idempotency keys. A machine is found by its name, which contains the grid, the lease and a
-hash of the token. Before a request is repeated whose answer is unknown, the list of machines is read until a
-machine of the first request would be in it.
+hash of the token. If the answer to a request is unknown, the list of machines is read before the request is
+repeated, until the list would contain a machine of the first request.
 """
 
 import threading
@@ -43,8 +43,8 @@ from gridmill.errors import (
 from gridmill.ports.cloud import AccountCheck, LaunchRequest
 
 LIST_LAG_SECONDS = 30.0
-"""The time after which a machine counts as certainly listed. Lambda Cloud documents none; this time is an
-assumption."""
+"""The time after which the list of machines certainly contains a new machine. Lambda Cloud documents none;
+this time is an assumption."""
 TRAITS = ProviderTraits(
     self_end=SelfEnd.NONE,
     list_lag_seconds=LIST_LAG_SECONDS,

@@ -1,5 +1,6 @@
-"""The SSH keys of machines. Lambda Cloud launches a machine only with exactly one SSH key of the account, so
-that each request has its own key, which has the name of the machine and is deleted at the end of the lease.
+"""The SSH keys of machines. Lambda Cloud launches a machine only with exactly one SSH key of the account.
+Therefore each request has its own key, which has the name of the machine and is deleted at the end of the
+lease.
 
 Lambda Cloud accepts a second key with the same name, and then refuses each launch with this name. Therefore a
 key is added only if the list has none, and further keys of the name are deleted.

@@ -1,9 +1,9 @@
 """The rate at which Lambda Cloud is called.
 
 Source: "Rate limiting" in the documentation of the Lambda Cloud API: one request per second, and one request
-to launch machines per 12 seconds. Each account has these limits, not each process: a second control node of
-the account may use them up, so that the provider still refuses calls, which are then held back for the time
-that the provider names.
+to launch machines per 12 seconds. The limits apply to an account, not to a process: if a second control node
+of the account uses them up, the provider refuses calls. Then no call is sent for the time that the provider
+states.
 """
 
 import threading
@@ -13,15 +13,15 @@ from collections.abc import Callable
 from gridmill.errors import UnavailableError
 
 CALL_SECONDS, LAUNCH_SECONDS = 1.05, 12.5
-"""The time between two calls, and between two launches: a little more than the limits, because the time that
-a request needs on its way differs."""
+"""The time between two calls, and between two launches: a little more than the limits, because the time for
+the transmission of a request varies."""
 LONGEST_WAIT_SECONDS = 30.0
-"""A call that would have to wait longer fails, and is repeated by the control node."""
+"""If a call had to wait longer, it fails, and the control node repeats it."""
 
 
 class Pace:
-    """Makes calls wait for their turn. Several threads use one object, in the order of their calls.
-    `monotonic` is a clock in seconds, and `pause` waits for a number of seconds."""
+    """Delays calls so that they observe the limits. Several threads use one object, in the order of their
+    calls. `monotonic` is a clock in seconds, and `pause` waits for a number of seconds."""
 
     def __init__(
         self,
@@ -37,8 +37,7 @@ class Pace:
         """The number of launches that wait."""
 
     def wait(self, place: str, *, is_launch: bool = False) -> None:
-        """Wait until a call may be sent. Raises UnavailableError if that takes too long; then nothing was
-        sent."""
+        """Wait until a call may be sent. Raises UnavailableError if the wait would be too long."""
         if is_launch:
             self._wait_for_launch(place)
         else:
@@ -66,8 +65,8 @@ class Pace:
         self._wait_until(turn)
 
     def _launch_turn(self, place: str) -> float | None:
-        """Return the turn of a launch, or None if no launch is permitted now. Calls are sent between two
-        launches, so that a launch takes no turn before its time."""
+        """Return the time of a launch, or None if no launch is permitted now. A launch reserves no time in
+        advance, so that other calls are sent between two launches."""
         with self._lock:
             now = self.monotonic()
             if now < self._next_launch:

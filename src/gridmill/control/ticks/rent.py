@@ -178,7 +178,7 @@ def _projects(
     snapshot: Snapshot, deployments: Iterable[Deployment], halted: Collection[str]
 ) -> Mapping[str, str]:
     """Return the project for which the next machine of each resource of these deployments is rented: the
-    project of the first waiting job, but another one if the budget of this project is used."""
+    project of the first waiting job, or of a later job, if the budget of this project is used up."""
     found: dict[str, str] = {}
     for name in {one.resource for one in deployments}:
         queue = snapshot.lines.waiting.get(name)
@@ -198,9 +198,9 @@ def _terms(
     rental: SiteRental, site: Site | None, deployments: Sequence[Deployment]
 ) -> Mapping[str, RentalTerms]:
     """Return the terms of the resources of deployments, from the settings with which the deployments were
-    made. A resource with settings that are invalid now has no terms, so that no machine is rented for it.
-    The settings of a deployment are read once, because a tick with many machines would read them for
-    milliseconds."""
+    made. A resource with settings that are invalid now has no terms, so that no machine is rented for it. The
+    settings of a deployment are parsed once, because parsing them in each tick takes milliseconds if there
+    are many machines."""
     known, rental.terms = rental.terms, {}
     found: dict[str, RentalTerms] = {}
     if site is None:

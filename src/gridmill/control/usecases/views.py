@@ -142,7 +142,8 @@ def _whys(
 
 
 def _used_budget(ledger: Ledger, problems: Problems, job_run: JobRun) -> str:
-    """Return the used budget because of which the job rents no machine, or an empty text."""
+    """Return the name of the budget that is used up, so that no machine is rented for the job, or an empty
+    text."""
     resource = ledger.snapshot.resource_of(job_run.resource, job_run.job.kind)
     site = None if resource is None else ledger.snapshot.sites.get(resource.site)
     if site is None or site.kind is not SiteKind.CLOUD:

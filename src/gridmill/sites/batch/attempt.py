@@ -1,5 +1,5 @@
-"""Drives one attempt at a batch site: stages its inputs, submits its job, follows the job and brings its
-results home."""
+"""Drives one attempt at a batch site: uploads its inputs, submits its job, follows the job and downloads its
+results."""
 
 import logging
 import math
@@ -70,9 +70,10 @@ _SLOWING_SECONDS, _SLOWEST = 600.0, 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteContext:
-    """What all attempts of a site share. `root_mark` is the path, below the storage root, of the file by
-    which a container recognises the storage root. `jobs` returns the last known state of a job, or None if
-    the service was not asked yet; `is_missing` returns for how many seconds the service has not known it."""
+    """The objects that all attempts of a site share. `root_mark` is the path, below the storage root, of the
+    file by which a container recognises the storage root. `jobs` returns the last known state of a job, or
+    None if the service was not asked yet; `is_missing` returns for how many seconds the service has not known
+    it."""
 
     site: Site
     parsed: BatchSettings
@@ -107,8 +108,8 @@ def request_of(course: BatchCourse, context: SiteContext) -> BatchRequest:
 
 
 class AttemptDriver:
-    """The course of one attempt. `step` is called by one thread at a time; all other methods may be called by
-    any thread and return at once."""
+    """The driver of one attempt, which executes its next step on request. `step` is called by one thread at a
+    time; all other methods may be called by any thread and return at once."""
 
     def __init__(self, context: SiteContext, course: BatchCourse, journal: PodJournal, path: Path) -> None:
         """`path` is the file of the record in the home."""
@@ -119,9 +120,10 @@ class AttemptDriver:
         self.due = 0.0
         self.is_busy = False
         self.secret_request: SecretRequest | None = None
-        """A request of the container for the values of secrets, which the pod passes to the control node."""
+        """The request of the container for the values of secrets. The pod sends this request to the control
+        node."""
         self.secret_values: SecretValues | None = None
-        """The encrypted answer of the control node, which the next step puts into the bucket."""
+        """The encrypted answer of the control node. The next step uploads this answer to the bucket."""
         self._progress: tuple[str, TransferProgress] | None = None
         self._stop = threading.Event()
         self._ended_since: float | None = None
@@ -137,7 +139,8 @@ class AttemptDriver:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the end of the attempt is in the journal, and nothing of it is left in the bucket."""
+        """Whether the end of the attempt is in the journal, and the bucket has no object of the attempt any
+        more."""
         return self.course.phase is CoursePhase.ENDED
 
     def save(self, course: BatchCourse) -> None:
@@ -157,16 +160,16 @@ class AttemptDriver:
         self.due = 0.0
 
     def transfer(self) -> tuple[str, TransferState] | None:
-        """Return the direction and the progress of the transfer that runs now."""
+        """Return the direction and the progress of the present transfer."""
         progress = self._progress
         return (progress[0], progress[1].look()) if progress is not None else None
 
     def interrupt(self) -> None:
-        """Stop transfers, because the site is closed."""
+        """Stop all transfers, because the site is closed."""
         self._stop.set()
 
     def step(self) -> None:
-        """Do the next piece of work, and note when the next one is due. Errors that can pass are shown as the
+        """Execute the next step, and store the time of the step after it. Temporary errors are shown as the
         problem of the attempt."""
         try:
             self._advance()
@@ -196,10 +199,10 @@ class AttemptDriver:
             self._stage()
         return self._submit()
 
-    # --- to the service
+    # --- submission
 
     def _stage(self) -> None:
-        """Put the inputs and the manifest into the bucket."""
+        """Upload the inputs and the manifest to the bucket."""
         context, order = self._context, self.course.order
         with self._moving("to") as progress:
             order = check_order(order, context.root, _LOG.info)
@@ -244,7 +247,7 @@ class AttemptDriver:
         )
 
     def _submit(self) -> None:
-        """Submit the job, unless an earlier submission whose answer was lost has reached the service."""
+        """Submit the job, unless the service has the job from an earlier submission whose answer was lost."""
         service = self._context.service
         known = service.find(self.course.name) if self.course.asked else None
         if known is None:
@@ -303,8 +306,8 @@ class AttemptDriver:
                 self._is_asked_for_secrets, self.secret_request = True, found
 
     def _after_job(self, job: BatchJob, end: BatchEnd | None) -> None:
-        """Conclude an attempt whose job has ended without an end of its own. The last objects of the
-        container may become visible late."""
+        """Store the outcome of an attempt whose job has ended, and whose container has not reported the end.
+        The last objects of the container may become visible late."""
         now = self._context.monotonic()
         self._ended_since = now if self._ended_since is None else self._ended_since
         never_ran = job.started is None
@@ -324,7 +327,8 @@ class AttemptDriver:
         return self._conclude(courses.lost_outcome(job, outcome))
 
     def _watch_queue(self, job: BatchJob) -> None:
-        """Find out why the job does not start, and give up after the longest time in the queue."""
+        """Find the reason why the job does not start, and cancel the job after the longest time in the
+        queue."""
         if job.phase is not BatchPhase.QUEUED:
             self.problem = ""
             return
@@ -349,10 +353,10 @@ class AttemptDriver:
             self._context.service.cancel(self.course.job_id, f"Gridmill: {why}"[:200])
             self._cancelled_at = now
 
-    # --- back home
+    # --- results
 
     def _finish(self, end: BatchEnd) -> None:
-        """Bring the results home, and then report the end that the container wrote."""
+        """Download the results, and then report the end that the container wrote."""
         order, event = self.course.order, end.event
         outcome = from_builtins(event.body["outcome"], AttemptOutcome)
         if self.course.verdict is not None and outcome.state is not AttemptState.SUCCEEDED:
@@ -411,7 +415,7 @@ class AttemptDriver:
         return threading.Event() if self.course.stop else self._stop
 
     def _keep_checkpoints(self, *, done: bool) -> None:
-        """Bring the last checkpoints home, or delete those of a job that has succeeded."""
+        """Download the last checkpoints, or delete the checkpoints of a job that has succeeded."""
         order, context = self.course.order, self._context
         if not order.checkpoint_uri or not counts(order) or context.parsed.shared_root:
             return

@@ -13,20 +13,22 @@ from gridmill.domain.states import AttemptState, Cause
 from gridmill.ports.batch import BatchJob, BatchPhase, QueueProblem
 
 DIAGNOSIS_SECONDS = 60.0
-"""A job that is queued for longer is diagnosed, and then again each time this number of seconds passed."""
+"""If a job is queued for longer than this number of seconds, Gridmill looks for the reason, and looks again
+after each further interval of this length."""
 HOPELESS_SECONDS = 300.0
 """A job whose diagnosis is hopeless is cancelled after this number of seconds in the queue."""
 LAST_WORD_SECONDS = 20.0
-"""After the service has ended a job, the home looks for its last objects for this number of seconds."""
+"""After the service has ended a job, the home looks for the last objects of the job for this number of
+seconds."""
 LOST_SECONDS = 120.0
 """A job that the service does not list for longer than this number of seconds does not exist any more."""
 
 
 class CoursePhase(StrEnum):
-    """How far an attempt has come."""
+    """The last step of an attempt that is complete."""
 
     NEW = "new"
-    """The home has got the attempt."""
+    """The home has received the attempt."""
     STAGED = "staged"
     """The inputs and the manifest are in the bucket."""
     SUBMITTED = "submitted"
@@ -41,7 +43,7 @@ class BatchCourse:
 
     `name` and `job_id` are the name and the id of the job at the service. `asked` is true from the moment
     before the first submission, because its answer may be lost. `stop` is the reason why the attempt must
-    end, or empty. `verdict` is the outcome of an attempt that the home itself ends, for example because its
+    end, or empty. `verdict` is the outcome of an attempt that the home itself ends, for example because the
     job waited too long. `upload` is the transfer of its inputs. `submitted` is the Unix time in seconds of
     the submission.
     """
@@ -101,9 +103,9 @@ def queue_verdict(
 
 
 def lost_outcome(job: BatchJob | None, interrupted: AttemptOutcome | None = None) -> AttemptOutcome:
-    """Returns the outcome of an attempt whose job has ended without an end of its own. `job` is None if the
-    service does not know the job any more. `interrupted` is the end that the container reported after the
-    service asked it to end."""
+    """Returns the outcome of an attempt whose job has ended, and whose container has not reported the end of
+    the attempt. `job` is None if the service does not know the job any more. `interrupted` is the end that
+    the container reported after the service had sent SIGTERM."""
     use = interrupted.use if interrupted is not None else MeasuredUse()
     if job is None:
         message = "the batch service does not know the job any more"

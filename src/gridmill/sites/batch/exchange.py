@@ -36,7 +36,7 @@ class Exchange:
         self.bucket, self.chunks = bucket, BucketCache(bucket)
 
     def write(self, name: str, record: object) -> None:
-        """Puts a record into the bucket."""
+        """Uploads a record to the bucket."""
         self.bucket.put(name, encode(record))
 
     def read(self, name: str, kind: type[T]) -> T | None:
@@ -59,7 +59,7 @@ class Exchange:
         progress: TransferProgress | None = None,
         stop: Event | None = None,
     ) -> None:
-        """Puts the chunks of a folder into the bucket, unless they are there. Raises the errors of `push`."""
+        """Uploads the chunks of a folder that the bucket does not have. Raises the errors of `push`."""
         push(manifest, folder, self.chunks, progress=progress, terms=_LIMITS, stop=stop)
 
     def download(
@@ -73,9 +73,9 @@ class Exchange:
         stop: Event | None = None,
         is_writable: bool = True,
     ) -> None:
-        """Writes a folder below `root`, completely or not at all. Incomplete data is kept in `drafts`, on the
-        same file system, for a repeated call. Raises NotFoundError if the bucket lacks a chunk, and the
-        errors of `TreeCheckout.place`."""
+        """Writes a folder below `root`, completely or not at all. Incomplete data stays in `drafts`, on the
+        same file system, and a repeated call continues with it. Raises NotFoundError if the bucket lacks a
+        chunk, and the errors of `TreeCheckout.place`."""
         chunks = ChunkStore(drafts, manifest.size_bytes + 1)
         chunks.unpin(_OWNER)
         checkout = TreeCheckout(root, chunks, handing_over=True)

@@ -2,8 +2,8 @@
 
 The pod of a batch site is no process: it is a folder in the home. Its journal numbers the events of all its
 attempts, because the containers of the attempts number their events independently. A line of the journal is
-written before the control node gets the event, and names the number that the container gave it. So an event
-is in the journal only once, also if the control node is killed at any moment.
+written before the control node gets the event, and names the number that the container gave it. Therefore
+each event is in the journal only once, even if the control node is killed at any moment.
 """
 
 import os
@@ -96,13 +96,13 @@ class PodJournal:
             return self._sources.get(attempt_id, 0)
 
     def has_ended(self, attempt_id: str) -> bool:
-        """Returns whether the journal has got the end of the attempt."""
+        """Returns whether the journal contains the end of the attempt."""
         with self._lock:
             return attempt_id in self._ended
 
     def append(self, events: Sequence[PodEvent], *, is_own: bool = False) -> None:
-        """Stores events of one attempt with the next numbers of the pod. Events that the journal has got
-        already are ignored, and so are all events after the end of the attempt. `is_own` means that the home
+        """Stores events of one attempt with the next numbers of the pod. Events that the journal already
+        contains are ignored, and also all events after the end of the attempt. `is_own` means that the home
         made the events. Raises StorageError."""
         with self._lock:
             lines: list[_Line] = []

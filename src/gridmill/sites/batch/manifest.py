@@ -52,10 +52,10 @@ class BatchManifest:
 class BatchEnd:
     """The end of an attempt, which is the last object that its container writes.
 
-    `event` is the end event. `result` are the files of the output folder of an attempt that succeeded. With
-    `interrupted`, the service or a person has ended the container, so that the end event does not show why
-    the attempt ended. `seconds` is the time that the container needed to download the inputs and to upload
-    the result.
+    `event` is the end event. `result` are the files of the output folder of an attempt that succeeded. If
+    `interrupted` is true, the service or a person has ended the container, and the end event does not show
+    why the attempt ended. `seconds` is the time that the container needed to download the inputs and to
+    upload the result.
     """
 
     event: PodEvent

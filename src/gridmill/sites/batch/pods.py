@@ -1,7 +1,7 @@
 """The pods of a batch site.
 
-A pod of a batch site is a folder in the home and a connection to the control node. It costs nothing while it
-has no attempt, and passes the messages of its attempts, which run as jobs of the batch service.
+A pod of a batch site is a folder in the home and a connection to the control node. The pod costs nothing
+while it has no attempt. It transmits the messages of its attempts, which run as jobs of the batch service.
 """
 
 import logging

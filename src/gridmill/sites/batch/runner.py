@@ -1,9 +1,9 @@
 """Runs one attempt in the container of a batch service.
 
-The runner reads the manifest of the attempt from the bucket and places the inputs. It starts an ordinary
-pod, to which it is the control node, and passes the events of the pod to the bucket. When the attempt has
-ended, the runner uploads the result or the last checkpoints, and then the record of the end. The home need
-not be reachable meanwhile.
+The runner reads the manifest of the attempt from the bucket and places the inputs. The runner starts an
+ordinary pod, acts as the control node of this pod, and uploads the events of the pod to the bucket. When the
+attempt has ended, the runner uploads the result or the last checkpoints, and then the record of the end. The
+home need not be reachable meanwhile.
 """
 
 import logging
@@ -101,7 +101,7 @@ class AttemptRunner:
         self._transfer_seconds = 0.0
 
     def terminate(self) -> None:
-        """Ends the attempt, because the service ends the container. The call is safe in a signal handler."""
+        """Ends the attempt, because the service ends the container. A signal handler may call this method."""
         self._is_terminated = True
 
     def run(self) -> int:
@@ -170,7 +170,7 @@ class AttemptRunner:
             )
 
     def _serve(self, manifest: BatchManifest, pod: "subprocess.Popen[bytes]") -> None:
-        """Passes messages until the attempt has ended, or its pod has."""
+        """Exchanges messages with the pod until the attempt or the pod has ended."""
         order = local_order(manifest, self._root)
         while self._end is None and pod.poll() is None:
             self._received.wait(_TURN_SECONDS)
@@ -215,7 +215,7 @@ class AttemptRunner:
                 self._held.append(event)
 
     def _answer_secrets(self) -> None:
-        """Passes the values of secrets to the pod as soon as the home has answered."""
+        """Sends the values of secrets to the pod when the home has answered."""
         if not self._waits_for_secrets or self._channel is None:
             return
         with suppress(UnavailableError):
@@ -225,7 +225,7 @@ class AttemptRunner:
                 self._links.send(self._channel, [values])
 
     def _upload_events(self, pause_seconds: float) -> None:
-        """Uploads the events that wait, and only then lets the pod delete them."""
+        """Uploads the waiting events, and only then permits the pod to delete them."""
         now = self._monotonic()
         if not self._held or now < self._next_upload:
             return
@@ -242,8 +242,8 @@ class AttemptRunner:
             self._links.send(self._channel, [Ack(number=last)])
 
     def _upload_checkpoints(self, manifest: BatchManifest) -> None:
-        """Uploads the checkpoints, if two scans of their folder at different times are equal, so that they
-        are complete."""
+        """Uploads the checkpoints if two scans of their folder at different times are equal, which shows that
+        the checkpoints are complete."""
         now = self._monotonic()
         if manifest.shared_root or not manifest.order.checkpoint_uri or now < self._next_checkpoint:
             return
@@ -271,7 +271,7 @@ class AttemptRunner:
         self._uploaded = mark
 
     def _finish(self, manifest: BatchManifest, end: PodEvent) -> int:
-        """Uploads all that the attempt left, and its end as the last object."""
+        """Uploads all results of the attempt, and the end of the attempt as the last object."""
         self._next_upload = 0.0
         repeated(lambda: self._upload_all_events(), self._pause)
         outcome = from_builtins(end.body["outcome"], AttemptOutcome)

@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 _TURN_SECONDS = 0.1
 _AT_ONCE = 8
 _ASKED = 100
-"""The number of jobs in one question to the service."""
+"""The largest number of jobs in one request to the service."""
 _CHECK_SECONDS = 600.0
 _END_SECONDS = 60.0
 _TIDY_SECONDS = 7 * 86_400.0
@@ -68,7 +68,7 @@ class JobReports:
         return self._monotonic() - since if since is not None else 0.0
 
     def refresh(self, ids: Sequence[str]) -> None:
-        """Ask the service for these jobs, and forget all others."""
+        """Request the states of these jobs from the service, and delete the states of all other jobs."""
         try:
             for start in range(0, len(ids), _ASKED):
                 some = ids[start : start + _ASKED]
@@ -253,7 +253,8 @@ class BatchSite:
                 _LOG.exception("batch_jobs_failed")
 
     def _sweep(self, drivers: Sequence[AttemptDriver]) -> None:
-        """Delete old chunks while no attempt is open, because an attempt may need chunks of any age."""
+        """Delete old chunks. Nothing is deleted while an attempt is open, because an attempt may need chunks
+        of any age."""
         from datetime import UTC, datetime, timedelta
 
         if any(not one.has_ended for one in drivers):
@@ -293,7 +294,7 @@ class BatchSite:
         return {}
 
     def link(self) -> str:
-        """Returns the address of the control node, to which the pods in this process connect."""
+        """Returns the address of the control node. The pods in this process connect to this address."""
         return self._link
 
     def pod_home(self, pod_id: str) -> str:
@@ -345,7 +346,8 @@ class BatchSite:
                 driver.forget()
 
     def _end(self, driver: AttemptDriver, until: float) -> None:
-        """End the job of an attempt, after its step that may run now. Raises UnavailableError."""
+        """End the job of an attempt, after the step of the attempt that may run now. Raises
+        UnavailableError."""
         driver.interrupt()
         while True:
             if not driver.is_busy and driver.end_now():

@@ -36,8 +36,8 @@ OnExit = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """What an image does on this machine: `entry_point` is the command of the image, to which the command of
-    a job is appended, and `environment` are the variables that the image sets."""
+    """A container image, as it is executed on this machine: `entry_point` is the command of the image, to
+    which the command of a job is appended, and `environment` are the variables that the image sets."""
 
     entry_point: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -184,7 +184,8 @@ class Containers:
         container.on_exit(container.id, code if code >= 0 else 128 - code)
 
     def _remove(self, container: _Container) -> None:
-        """Kills what is left of a container, reads the end of its output, and deletes its folder."""
+        """Kills the remaining processes of a container, reads the rest of its output, and deletes its
+        folder."""
         container.process.kill()
         _kill_all(container.id)
         container.process.wait()

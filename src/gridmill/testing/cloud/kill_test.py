@@ -86,7 +86,7 @@ class Schedule:
 
     @property
     def faults(self) -> tuple[tuple[float, Disaster], ...]:
-        """The faults that begin at a time, with this time, in their order."""
+        """The faults that begin at a time, each with this time, in chronological order."""
         both = ((self.at, self.disaster), (self.also_at, self.also))
         return tuple(sorted((one for one in both if one[1] in WINDOWS), key=lambda one: one[0]))
 

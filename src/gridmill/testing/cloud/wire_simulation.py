@@ -108,7 +108,7 @@ class WireSimulation(ABC):
 
     @abstractmethod
     def leftovers(self) -> list[str]:
-        """Returns what still exists in the account, without the defaults of the account."""
+        """Returns all resources that still exist in the account, without the defaults of the account."""
 
     @abstractmethod
     def _commands(self) -> Mapping[str, Callable[[dict[str, Any]], Any]]:
@@ -132,8 +132,7 @@ class WireSimulation(ABC):
             return list(self._requests)
 
     def settle(self) -> None:
-        """Makes all changes whose time has come. Requests do this too; call it after a fake clock was
-        advanced."""
+        """Makes all changes that are due. Requests do this too; call it after a fake clock was advanced."""
         with self._lock:
             self._settle()
 

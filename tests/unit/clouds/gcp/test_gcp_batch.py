@@ -40,7 +40,7 @@ def test_a_job_has_one_task_without_retries() -> None:
 
 def test_a_job_with_gpus_needs_their_type() -> None:
     wanted = replace(REQUEST, gpus=2, spot=True)
-    with pytest.raises(InputError, match="no type of GPU"):
+    with pytest.raises(InputError, match="no setting `accelerator`"):
         job_body(wanted, read_settings(SETTINGS, "site s"))
     body = job_body(wanted, read_settings({**SETTINGS, "accelerator": "nvidia-l4"}, "site s"))
     [instances] = body["allocationPolicy"]["instances"]

@@ -1,4 +1,4 @@
-"""The attempts of jobs: how they start, end, and are retried.
+"""The attempts of jobs: start, end and retries.
 
 Sources: https://docs.aws.amazon.com/batch/latest/userguide/job_states.html,
 https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html,
@@ -33,7 +33,7 @@ def host_terminated(instance_id: str) -> str:
 
 
 def begin(world: World, job: Job, placed: Sequence[Job]) -> None:
-    """Plans the start of a job that has got its place, or of the main node of a job with nodes."""
+    """Plans the start of a job that has a place, or of the main node of a job with nodes."""
     for one in placed:
         instance = world.instances.get(one.instance_id)
         if instance is not None and instance.launched_at == one.placed_at and instance.jobs == (one.id,):
@@ -52,7 +52,7 @@ def _ready_at(world: World, job: Job) -> float:
 
 
 def _plan_end(world: World, instance: Instance) -> None:
-    """Draws the random end of a new instance."""
+    """Chooses a random end time for a new instance."""
     faults, at = world.faults, instance.launched_at
     reclaim = faults.death_after(faults.spot_lifetime_seconds) if instance.is_spot else None
     if reclaim is not None:
@@ -63,7 +63,7 @@ def _plan_end(world: World, instance: Instance) -> None:
 
 
 def _present(world: World, job_id: str, task: str) -> Job | None:
-    """Returns a job if it is still in the attempt with the given task."""
+    """Returns a job if its present attempt is the one with the given task, otherwise None."""
     job = world.jobs.get(job_id)
     return job if job is not None and job.task == task and not job.status.is_over else None
 

@@ -48,7 +48,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """The instances that run, by id, the jobs that have a place, by id, and the rooms for new instances."""
+    """The instances that run, by id; the jobs that have a place, by id; and the places for new instances."""
 
     instances: Mapping[str, Instance]
     jobs: Mapping[str, Job]
@@ -59,9 +59,9 @@ class Fleet:
 def decide_place(
     job: Container, environments: Sequence[Environment], fleet: Fleet, *, alone: bool = False
 ) -> Place | str:
-    """Returns a place for a container, or the reason for which it waits. The reason is empty if the container
-    waits for its turn, or for a quota: AWS Batch shows no reason for these. `alone` asks for a new
-    instance."""
+    """Returns a place for a container, or the reason why the container waits. The reason is empty if the
+    container waits for earlier jobs or for a quota, because AWS Batch shows no reason in these cases. `alone`
+    asks for a new instance."""
     usable = [one for one in environments if one.is_enabled and one.is_valid]
     if not usable:
         return INVALID

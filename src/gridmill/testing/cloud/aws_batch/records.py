@@ -33,7 +33,7 @@ class Status(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a compute environment consists of."""
+    """The kind of the machines of a compute environment."""
 
     EC2 = "EC2"
     SPOT = "SPOT"
@@ -74,7 +74,8 @@ class Queue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What a job or a node of it runs, and what it needs. `vcpus` can be a fraction on Fargate."""
+    """The container of a job or of a node of a job, with the resources that the container needs. `vcpus` can
+    be a fraction on Fargate."""
 
     image: str
     command: tuple[str, ...] = ()

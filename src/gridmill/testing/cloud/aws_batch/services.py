@@ -1,4 +1,4 @@
-"""The actions of the simulated AWS Batch, and the way of a request through the checks of AWS.
+"""The actions of the simulated AWS Batch, and the checks of each request.
 
 Sources: https://docs.aws.amazon.com/batch/latest/APIReference/CommonErrors.html and, for the limits on the
 rates of requests, https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html
@@ -124,7 +124,7 @@ class Services:
         return values
 
     def _throttle(self, region: str, action: str, now: float) -> None:
-        """Takes a token of a bucket of one second."""
+        """Takes a token from the token bucket of one second."""
         rate = _REQUESTS_PER_SECOND.get(action, _OTHER_REQUESTS_PER_SECOND)
         tokens, at = self._tokens.get((region, action), (rate, now))
         tokens = min(rate, tokens + max(0.0, now - at) * rate)

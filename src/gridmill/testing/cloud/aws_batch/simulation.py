@@ -113,7 +113,7 @@ class AwsBatchSimulation(BatchSimulation):
     # what happens
 
     def jobs(self) -> list[Job]:
-        """Returns all jobs, children and nodes as they really are: also those that lists do not show."""
+        """Returns all jobs, children and nodes in their true states, also jobs that lists do not show."""
         with self.world.lock:
             self.world.settle()
             return list(self.world.jobs.all())
@@ -166,7 +166,7 @@ class AwsBatchSimulation(BatchSimulation):
             self.world.settle()
 
     def terminate_by_hand(self, job_id: str, reason: str = "Terminated in the console") -> None:
-        """Somebody terminates a job in the console of AWS."""
+        """Terminates a job as a person does in the console of AWS."""
         with self.world.lock:
             now = self.world.settle()
             attempts.cancel(self.world, self.world.find(job_id), reason, now, terminates=True)

@@ -33,11 +33,11 @@ _KEPT_SECONDS = 7 * 24 * 3600.0
 Source: https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
 """
 _SCHEDULE_SECONDS = 1.0
-"""How long the scheduler waits if nothing has changed that it knows of."""
+"""How long the scheduler waits before it looks at the waiting jobs again, if it knows of no change."""
 
 
 Begin = Callable[["World", Job, Sequence[Job]], None]
-"""Plans the start of a job, or of the nodes of a job, that have got their places."""
+"""Plans the start of a job or of the nodes of a job that have places."""
 
 
 class World(BatchWorld):
@@ -64,11 +64,12 @@ class World(BatchWorld):
         self._scheduled_at = 0.0
 
     def wall_time(self) -> float:
-        """Returns the clock that signatures are compared with: the clock of this machine, which signs."""
+        """Returns the clock with which signatures are compared: the clock of this machine, because this
+        machine signs the requests."""
         return time.time() + self.faults.clock_ahead_seconds
 
     def settle(self) -> float:
-        """Makes all changes whose time has come, places jobs, and returns the time."""
+        """Makes all changes that are due, places jobs, and returns the time."""
         now = self.now()
         self.agenda.settle(now)
         while self.waiting and (self._is_dirty or now >= self._scheduled_at + _SCHEDULE_SECONDS):
@@ -233,8 +234,8 @@ class World(BatchWorld):
         return job
 
     def _unplace(self, job: Job, now: float) -> None:
-        """Withdraws the place of a node, because another node of its job has none. Its instance has never
-        been launched."""
+        """Withdraws the place of a node, because another node of its job has no place. The instance of the
+        node was never launched."""
         del self.placed[job.id]
         del self.instances[job.instance_id]
         self.update(replace(job, task="", instance_id="", environment="", placed_at=None), now)

@@ -1,4 +1,4 @@
-"""The methods of the simulated Google services, and the way of a request to them.
+"""The methods of the simulated Google services, and the checks of each request.
 
 Sources: https://cloud.google.com/compute/docs/reference/rest/v1 (paths) and
 https://cloud.google.com/compute/docs/reference/rest/v1/instances/insert (`requestId`)

@@ -28,7 +28,8 @@ from gridmill.testing.cloud.gce.refusal import unauthenticated
 GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 TOKEN_PATH = "/token"
 AUDIENCE = "https://oauth2.googleapis.com/token"
-"""The audience of a JWT. The client of Google uses it whatever address the key file has."""
+"""The audience of a JWT. The client library of Google uses this audience for every address in the key
+file."""
 _SKEW_SECONDS = 300.0
 _LONGEST_SECONDS = 3600
 PERMITTED_BY_ANY = ("https://www.googleapis.com/auth/cloud-platform",)
@@ -104,11 +105,11 @@ class Accounts:
     def add_token(
         self, text: str, email: str, wall_time: float, scopes: tuple[str, ...] = PERMITTED_BY_ANY
     ) -> None:
-        """Makes a text an access token of an account for an hour."""
+        """Stores a text as an access token of an account that is valid for one hour."""
         self.tokens[text] = Token(email=email, scopes=scopes, expires_at=wall_time + _LONGEST_SECONDS)
 
     def caller(self, headers: Mapping[str, str], wall_time: float) -> tuple[Principal, Token]:
-        """Returns who a request is from. Raises GoogleRefusalError."""
+        """Returns the account that has sent a request. Raises GoogleRefusalError."""
         scheme, _, text = headers.get("Authorization", "").partition(" ")
         token = self.tokens.get(text.strip()) if scheme.lower() == "bearer" else None
         if token is None or token.expires_at <= wall_time:

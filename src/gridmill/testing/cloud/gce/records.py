@@ -91,7 +91,7 @@ class Instance:
     is_deleting: bool = False
     is_preempted: bool = False
     is_broken: bool = False
-    """The machine is dead, and Compute Engine does not know it."""
+    """Whether the machine is dead. Compute Engine does not notice this."""
 
     @property
     def key(self) -> str:

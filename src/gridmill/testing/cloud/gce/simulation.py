@@ -90,7 +90,8 @@ class GceSimulation(WireSimulation):
             return text
 
     def deny(self, *patterns: str, email: str = "") -> None:
-        """Sets the permissions that an account does not have. Without patterns, it has all it had."""
+        """Sets the permissions that an account does not have. Without patterns, the account has all its
+        permissions again."""
         self._change_account(email, denied=patterns)
 
     def revoke(self, email: str = "") -> None:
@@ -153,7 +154,7 @@ class GceSimulation(WireSimulation):
             self.world.preempt(instance, self.world.settle())
 
     def break_machine(self, instance: str) -> None:
-        """The machine dies, but Compute Engine says RUNNING."""
+        """The machine dies, but Compute Engine shows RUNNING."""
         with self.world.lock:
             self.world.die(instance, self.world.settle())
 

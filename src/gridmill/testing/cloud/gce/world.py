@@ -82,8 +82,8 @@ class GceWorld(CloudWorld):
         return f"ya29.simulated-{self.random.getrandbits(200):050x}"
 
     def wall_time(self) -> float:
-        """Returns the clock that JWTs and tokens are compared with. It is the clock of this machine, which
-        signs, even if the time of the simulation is another one."""
+        """Returns the clock with which JWTs and tokens are compared. It is the clock of this machine, because
+        this machine signs, even if the simulation has another time."""
         return time.time() + self.faults.clock_ahead_seconds
 
     def find(self, handle: str) -> Instance:
@@ -310,7 +310,8 @@ class GceWorld(CloudWorld):
             self._end_as_planned(instance, at)
 
     def die(self, handle: str, at: float) -> None:
-        """Breaks the machine of an instance: Compute Engine still says RUNNING and charges for it."""
+        """Breaks the machine of an instance: Compute Engine still shows RUNNING and charges for the
+        instance."""
         instance = self.find(handle)
         if instance.exists and instance.status == Status.RUNNING:
             self.update(replace(instance, is_broken=True), at)

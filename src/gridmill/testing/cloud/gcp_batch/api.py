@@ -1,4 +1,4 @@
-"""The methods of the simulated Google Cloud Batch, and the way of a request to them.
+"""The methods of the simulated Google Cloud Batch, and the checks of each request.
 
 Sources: https://cloud.google.com/batch/docs/reference/rest, for long-running operations
 https://google.aip.dev/151, for request ids https://google.aip.dev/155, and for the limits on the rates of

@@ -1,4 +1,4 @@
-"""The tasks of jobs: how they start, end, and are retried, and how a job ends.
+"""The tasks of jobs: start, end and retries, and the end of a job.
 
 Sources: https://cloud.google.com/batch/docs/automate-task-retries,
 https://cloud.google.com/batch/docs/set-timeouts, https://cloud.google.com/batch/docs/delete-job,
@@ -23,7 +23,8 @@ from gridmill.testing.cloud.gcp_batch.retries import is_retried
 from gridmill.testing.cloud.gcp_batch.world import STATUS_CHANGED, World
 
 GRACE_SECONDS = 10.0
-"""How long a container has between SIGTERM and SIGKILL. Batch documents no time; this is that of Docker."""
+"""How long a container has between SIGTERM and SIGKILL. Batch documents no time; this is the default of
+Docker."""
 _SHELL = Image(entry_point=("/bin/sh", "-c"))
 _NO_IMAGE = 125
 """The exit code of Docker if a container cannot be started."""
@@ -66,7 +67,7 @@ def assign(world: World, task: Task, machine: Machine, now: float) -> None:
 
 
 def _plan_end(world: World, machine: Machine) -> None:
-    """Draws the random end of a new machine."""
+    """Chooses a random end time for a new machine."""
     faults, at = world.faults, machine.created_at
     preemption = faults.death_after(faults.spot_lifetime_seconds) if machine.is_spot else None
     if preemption is not None:
@@ -77,7 +78,7 @@ def _plan_end(world: World, machine: Machine) -> None:
 
 
 def _present(world: World, name: str, run: str) -> Task | None:
-    """Returns a task if it is still in the given run."""
+    """Returns a task if its present container is the given one, otherwise None."""
     task = world.tasks.get(name)
     return task if task is not None and task.run == run and not task.state.is_over else None
 
@@ -208,7 +209,7 @@ def _why(task: Task) -> str:
 
 
 def stop(world: World, job: Job, state: JobState, why: str, at: float) -> None:
-    """Ends a job: it goes into the given state, and its tasks are stopped."""
+    """Ends a job: the job gets the given state, and its tasks are stopped."""
     job = world.set_state(job, state, at, why)
     for name in list(world.tasks_of_waiting(job.name)):
         del world.waiting[name]

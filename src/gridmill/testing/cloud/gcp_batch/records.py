@@ -85,7 +85,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What the tasks of a job are, and the machines that they need."""
+    """The tasks of a job, and the machines that the tasks need."""
 
     runnables: tuple[Runnable, ...]
     environment: Pairs

@@ -35,7 +35,7 @@ def check_known(given: Mapping[str, Any], names: Sequence[str], place: str) -> N
 
 
 def read_spec(job: Mapping[str, Any], location: str) -> Spec:
-    """Returns what the tasks of a job are. Raises GoogleRefusalError."""
+    """Returns the description of the tasks of a job. Raises GoogleRefusalError."""
     check_known(job, _JOB, "")
     groups = job.get("taskGroups") or []
     if len(groups) != 1:

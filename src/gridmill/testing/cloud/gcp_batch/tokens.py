@@ -20,7 +20,7 @@ PATH = "/token"
 _GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _AUDIENCE = "https://oauth2.googleapis.com/token"
-"""The audience of the documentation. Libraries of Google use it with any token endpoint."""
+"""The audience in the documentation. Libraries of Google use this audience with every token endpoint."""
 _VALID_SECONDS = 3600
 _SKEW_SECONDS = 300
 

@@ -43,7 +43,7 @@ NO_SUCH_TYPE = (
 )
 
 Assign = Callable[["World", Task, Machine, float], None]
-"""Plans the start of a task that has got its machine."""
+"""Plans the start of a task that has a machine."""
 
 
 class World(BatchWorld):
@@ -75,11 +75,12 @@ class World(BatchWorld):
         self._scheduled_at = 0.0
 
     def wall_time(self) -> float:
-        """Returns the time that tokens are compared with: that of this machine, whose clock clients use."""
+        """Returns the time with which tokens are compared: the time of this machine, because clients use its
+        clock."""
         return time.time() + self.faults.clock_ahead_seconds
 
     def settle(self) -> float:
-        """Makes all changes whose time has come, places tasks, and returns the time."""
+        """Makes all changes that are due, places tasks, and returns the time."""
         now = self.now()
         self.agenda.settle(now)
         while self.waiting and (self._is_dirty or now >= self._scheduled_at + _SCHEDULE_SECONDS):
@@ -130,7 +131,7 @@ class World(BatchWorld):
         return job
 
     def with_event(self, job: Job, kind: str, text: str, at: float) -> Job:
-        """Returns a job with a further event. A repeated information is left out."""
+        """Returns a job with a further event. A repeated event is left out."""
         if kind == INFORMATION and any(one.description == text for one in job.events):
             return job
         return replace(job, events=(*job.events, Event(type=kind, description=text, time=at)))
@@ -202,7 +203,7 @@ class World(BatchWorld):
             self.update_job(self.with_event(job, INFORMATION, reason, now), now)
 
     def _try_to_place(self, job: Job, task: Task, now: float) -> str:
-        """Gives a task a machine, or returns why there is none."""
+        """Assigns a machine to a task, or returns the reason why there is no machine."""
         own = [one for one in self.machines.values() if one.job == job.name and not one.is_dead]
         idle = next((one for one in own if not one.task), None)
         if idle is None and len(own) >= job.spec.parallelism:
@@ -263,7 +264,7 @@ class World(BatchWorld):
         return ""
 
     def free(self, task: Task, at: float) -> None:
-        """Takes a machine from its task. A machine that its job needs no more ends."""
+        """Removes a task from its machine. A machine that the job does not need any more ends."""
         machine = self.machines.get(task.vm_id)
         if machine is None or machine.task != task.name:
             return

@@ -1,4 +1,4 @@
-"""The operations of the simulated Lambda Cloud, and the way of a request to them.
+"""The operations of the simulated Lambda Cloud, and the checks of each request.
 
 Source: https://docs-api.lambda.ai/api/cloud (paths, names of the operations, formats, authentication and
 limits of rates)
