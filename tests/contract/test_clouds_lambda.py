@@ -12,7 +12,7 @@ import pytest
 
 from gridmill.clouds.lambda_cloud.cloud import LIST_LAG_SECONDS, LambdaCloud, make
 from gridmill.clouds.lambda_cloud.launch import name_of
-from gridmill.clouds.lambda_cloud.pace import LAUNCH_SECONDS, Pace
+from gridmill.clouds.lambda_cloud.rate_limit import LAUNCH_SECONDS, RateLimit
 from gridmill.clouds.lambda_cloud.requests import LambdaRequests
 from gridmill.clouds.lambda_cloud.settings import LambdaSettings, read_settings
 from gridmill.errors import (
@@ -51,8 +51,8 @@ def settings(simulation: LambdaSimulation, **more: str) -> LambdaSettings:
 def account(simulation: LambdaSimulation, **more: str) -> LambdaCloud:
     """Open the simulated account. Pauses move the time of the simulation forward."""
     clock = simulation.clock
-    pace = Pace(clock.monotonic, simulation.advance)
-    return LambdaCloud(settings(simulation, **more), None, pace, clock.now)
+    rate_limit = RateLimit(clock.monotonic, simulation.advance)
+    return LambdaCloud(settings(simulation, **more), None, rate_limit, clock.now)
 
 
 class LambdaHarness(CloudHarness):
@@ -205,7 +205,7 @@ def test_a_type_without_a_free_machine_anywhere_can_be_waited_for(simulation, cl
 def test_a_second_key_of_the_same_name_is_deleted(simulation, cloud):
     """Lambda Cloud accepts it, and then refuses each launch with the name."""
     request = _request("t1")
-    requests = LambdaRequests(settings(simulation), None, cloud._pace)
+    requests = LambdaRequests(settings(simulation), None, cloud._rate_limit)
     for _ in range(2):
         requests.post("/ssh-keys", {"name": name_of(request), "public_key": PUBLIC_KEY})
     requests.close()
@@ -223,7 +223,7 @@ def test_a_lost_answer_to_the_key_makes_no_second_key(simulation, cloud):
 
 
 def test_things_of_others_are_neither_listed_nor_changed(simulation, cloud):
-    requests = LambdaRequests(settings(simulation), None, cloud._pace)
+    requests = LambdaRequests(settings(simulation), None, cloud._rate_limit)
     requests.post("/ssh-keys", {"name": "laptop", "public_key": PUBLIC_KEY})
     body = {"region_name": REGION, "instance_type_name": TYPE, "ssh_key_names": ["laptop"], "name": "mine"}
     requests.post("/instance-operations/launch", body, is_launch=True)
@@ -271,7 +271,7 @@ def test_a_renewed_key_is_used_without_a_restart(simulation):
     secrets = {"key": simulation.api_key}
     given = {"endpoint_url": simulation.endpoint_url, "api_key": "key", "account": "lab"}
     read = lambda: read_settings(given, secrets.__getitem__, {})  # noqa: E731
-    cloud = LambdaCloud(read(), read, Pace(simulation.clock.monotonic, simulation.advance))
+    cloud = LambdaCloud(read(), read, RateLimit(simulation.clock.monotonic, simulation.advance))
     machine = cloud.launch(_request("t1"))
     simulation.revoke(simulation.api_key)
     secrets["key"] = simulation.add_api_key()
@@ -287,8 +287,8 @@ def test_objects_of_one_account_share_its_limits(simulation):
     resolve = {"key": simulation.api_key, "other": "another-key"}.__getitem__
     first, second = make(given, resolve), make(given, resolve)
     other = make({**given, "api_key": "other"}, resolve)
-    assert first._pace is second._pace
-    assert first._pace is not other._pace
+    assert first._rate_limit is second._rate_limit
+    assert first._rate_limit is not other._rate_limit
     assert first.account_name() == second.account_name() != other.account_name()
 
 

@@ -1,7 +1,7 @@
 """The kill test of rented machines with real processes: one of the schedules of bench/rental_processes.py."""
 
 import pytest
-from bench.rental_processes import Disaster, schedule_of, tell
+from bench.rental_processes import Disaster, run_schedule, schedule_of
 
 from gridmill.testing.cloud.namespace_machines import why_no_machines
 
@@ -14,6 +14,6 @@ pytestmark = [
 
 def test_a_control_node_that_is_killed_after_a_call_leaves_nothing() -> None:
     assert schedule_of(2).disaster is Disaster.CALL
-    outcome = tell(2)
+    outcome = run_schedule(2)
     assert outcome.problems == ()
     assert outcome.machines == 1

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import RentalTerms
 from gridmill.domain.machine import Offer
-from gridmill.domain.rental_nodes import slots
+from gridmill.domain.rental_nodes import nodes_of_offers
 from gridmill.domain.resource import Resource
 from gridmill.domain.site import USUAL_MACHINES, Node, Site, SiteOffers
 from gridmill.errors import UnavailableError
 from gridmill.ports.cloud import CloudPort, RentingSite
 from gridmill.ports.site import SitePort
-from gridmill.scheduler.rental_slots import slots_within, terms_of
+from gridmill.scheduler.nodes_within_terms import nodes_within_terms, terms_of
 
 OFFERS_SECONDS = 300.0
 """The time for which offers are used again. Prices of spot machines change often."""
@@ -80,7 +80,7 @@ def _rentable(site: Site, cloud: CloudPort, terms: frozenset[RentalTerms]) -> Si
     for region, instance_type in asked:
         offers |= {(one.region, one.instance_type): one for one in cloud.offers(region, instance_type)}
     machines = site.most_machines or USUAL_MACHINES
-    nodes, kept = slots_within(tuple(offers.values()), terms, machines)
+    nodes, kept = nodes_within_terms(tuple(offers.values()), terms, machines)
     # if prices are unknown, nothing is within terms without max_price, but the sizes of machines are known
-    nodes = nodes or slots(offers.values(), machines)
+    nodes = nodes or nodes_of_offers(offers.values(), machines)
     return SiteNodes(nodes=nodes, market=SiteOffers(offers=kept, asked=asked, charges=cloud.traits.charges))

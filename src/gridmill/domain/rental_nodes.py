@@ -11,7 +11,7 @@ MOST_TYPES = 64
 nodes."""
 
 
-def slots(offers: Iterable[Offer], machines: int, *, spot: bool = False) -> tuple[Node, ...]:
+def nodes_of_offers(offers: Iterable[Offer], machines: int, *, spot: bool = False) -> tuple[Node, ...]:
     """Return the nodes `TYPE#K`, with K from 1 to `machines`. Of several types with the same size, only the
     cheapest is used. If there are too many types, the largest of them and the cheapest of them are used."""
     return tuple(

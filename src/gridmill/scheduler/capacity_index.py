@@ -9,7 +9,7 @@ from gridmill.domain.run import Attempt
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, DeploymentState, PodState
 from gridmill.scheduler.capacity import Nodes, Pods, slot_of
-from gridmill.scheduler.rental_slots import usable
+from gridmill.scheduler.nodes_within_terms import types_and_reason
 from gridmill.scheduler.run_index import forget
 from gridmill.scheduler.sorted_tuples import SortedTuples
 
@@ -102,7 +102,9 @@ class CapacityIndex:
         """The start and the end of the lifetime of each pod whose site limits it."""
         self.on: dict[str, dict[str, None]] = {}
         """The live attempts of each pod, deployment and JobRun."""
-        self._usable: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[frozenset[str] | None, str]] = {}
+        self._rentable_types: dict[
+            tuple[str, tuple[tuple[str, str], ...]], tuple[frozenset[str] | None, str]
+        ] = {}
         """The types of machines that resources may use, and the reason if there are none, by site and
         settings of the resource. The result is cached, because it is needed for each job."""
 
@@ -113,7 +115,9 @@ class CapacityIndex:
         old = self.sites.get(site.name)
         self.sites[site.name] = site
         if old is None or (old.nodes, old.market, old.settings) != (site.nodes, site.market, site.settings):
-            self._usable = {key: one for key, one in self._usable.items() if key[0] != site.name}
+            self._rentable_types = {
+                key: one for key, one in self._rentable_types.items() if key[0] != site.name
+            }
         if old is not None and (old.nodes, old.cpu_share) == (site.nodes, site.cpu_share):
             return
         self._forget_nodes(old)
@@ -132,13 +136,13 @@ class CapacityIndex:
         self.shapes.pop(name, None)
         self.largest.pop(name, None)
 
-    def usable(self, site: Site, settings: Mapping[str, str]) -> tuple[frozenset[str] | None, str]:
+    def types_and_reason(self, site: Site, settings: Mapping[str, str]) -> tuple[frozenset[str] | None, str]:
         """Return the types of machines at a cloud site that a resource with these settings may use, and the
-        reason if there are none; see rental_slots.usable."""
+        reason if there are none; see nodes_within_terms.types_and_reason."""
         key = site.name, tuple(sorted(settings.items()))
-        if key not in self._usable:
-            self._usable[key] = usable(site, settings)
-        return self._usable[key]
+        if key not in self._rentable_types:
+            self._rentable_types[key] = types_and_reason(site, settings)
+        return self._rentable_types[key]
 
     def _forget_nodes(self, site: Site | None) -> None:
         for node in site.nodes if site else ():

@@ -68,7 +68,7 @@ def may_use(snapshot: Snapshot, resource: Resource, node: str) -> bool:
     site = snapshot.sites.get(resource.site)
     if site is None or site.kind is not SiteKind.CLOUD:
         return True
-    types, _ = snapshot.places.usable(site, resource.settings)
+    types, _ = snapshot.places.types_and_reason(site, resource.settings)
     if types is not None:
         return type_of(node) in types
     wanted = resource.settings.get(INSTANCE_TYPE, "")
@@ -125,7 +125,7 @@ def problem_of_resource(snapshot: Snapshot, name: str, resource: Resource | None
 
 def _nothing_to_rent(snapshot: Snapshot, resource: Resource, site: Site) -> RefusalReason | None:
     """Return the reason why no machine can be rented for a resource at a cloud site."""
-    why = snapshot.places.usable(site, resource.settings)[1] if site.kind is SiteKind.CLOUD else ""
+    why = snapshot.places.types_and_reason(site, resource.settings)[1] if site.kind is SiteKind.CLOUD else ""
     if not why:
         return None
     return RefusalReason(
@@ -138,7 +138,7 @@ def _nothing_to_rent(snapshot: Snapshot, resource: Resource, site: Site) -> Refu
 def _has_nodes(snapshot: Snapshot, site: Site, resource: Resource) -> bool:
     """Return whether the nodes for the resource are known. The machines of a cloud site that its offers for
     the terms of the resource permit are known after the offers were read."""
-    if site.kind is SiteKind.CLOUD and snapshot.places.usable(site, resource.settings)[0] is None:
+    if site.kind is SiteKind.CLOUD and snapshot.places.types_and_reason(site, resource.settings)[0] is None:
         return bool(_nodes_of(snapshot, site, resource))
     return bool(site.nodes or site.away)
 

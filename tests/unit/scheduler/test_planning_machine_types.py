@@ -15,8 +15,8 @@ from gridmill.domain.rental_nodes import type_of
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.site import Node, Site, SiteKind, SiteOffers
 from gridmill.scheduler.draft import DraftPlan
+from gridmill.scheduler.nodes_within_terms import nodes_within_terms, terms_of
 from gridmill.scheduler.plan import plan
-from gridmill.scheduler.rental_slots import slots_within, terms_of
 from gridmill.scheduler.snapshot import Snapshot
 
 SMALL, LARGE = Amounts(cpus=4.0, memory_bytes=16 * GIB), Amounts(cpus=96.0, memory_bytes=384 * GIB)
@@ -77,7 +77,7 @@ def a_market(*resources: Resource, offers: Sequence[Offer] = OFFERS, **settings:
     """The site as the site monitor stores it for these resources."""
     site = Site(name="aws", kind=SiteKind.CLOUD, settings=settings)
     terms = [terms_of(site, one.settings) for one in resources]
-    nodes, kept = slots_within(offers, terms, site.most_machines)
+    nodes, kept = nodes_within_terms(offers, terms, site.most_machines)
     asked = tuple({(one.region, one.instance_type) for one in terms})
     return replace(site, nodes=nodes, market=SiteOffers(offers=kept, asked=asked))
 

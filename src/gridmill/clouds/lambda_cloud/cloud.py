@@ -24,7 +24,7 @@ from gridmill.clouds.lambda_cloud.launch import (
     tags_in,
 )
 from gridmill.clouds.lambda_cloud.offers import free_regions, offers_of
-from gridmill.clouds.lambda_cloud.pace import LAUNCH_SECONDS, Pace
+from gridmill.clouds.lambda_cloud.rate_limit import LAUNCH_SECONDS, RateLimit
 from gridmill.clouds.lambda_cloud.requests import LambdaRequests, RateError
 from gridmill.clouds.lambda_cloud.self_end import end_command
 from gridmill.clouds.lambda_cloud.settings import LambdaSettings, read_settings
@@ -58,8 +58,8 @@ _CAPACITY_SECONDS = 60.0
 """The time for which the list of regions with free machines is used again."""
 _MOST_REMEMBERED = 1000
 _ANYWHERE = ("0.0.0.0/0",)
-_PACES: dict[tuple[str, str], Pace] = {}
-_PACES_LOCK = threading.Lock()
+_RATE_LIMITS: dict[tuple[str, str], RateLimit] = {}
+_RATE_LIMITS_LOCK = threading.Lock()
 
 
 def make(settings: Mapping[str, str], resolve: Callable[[str], str]) -> "LambdaCloud":
@@ -67,15 +67,15 @@ def make(settings: Mapping[str, str], resolve: Callable[[str], str]) -> "LambdaC
     Raises InputError."""
     read = partial(read_settings, settings, resolve)
     parsed = read()
-    with _PACES_LOCK:  # all objects of an account share its limits
-        pace = _PACES.setdefault((parsed.endpoint_url, parsed.account), Pace())
-    return LambdaCloud(parsed, read, pace)
+    with _RATE_LIMITS_LOCK:  # all objects of an account share its limits
+        rate_limit = _RATE_LIMITS.setdefault((parsed.endpoint_url, parsed.account), RateLimit())
+    return LambdaCloud(parsed, read, rate_limit)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Launched:
     """A machine that was launched: the hash of its request, and the time of the launch on the clock of the
-    pace. `is_ending` means that Lambda Cloud has accepted the request to end it."""
+    rate limit. `is_ending` means that Lambda Cloud has accepted the request to end it."""
 
     request: str
     machine: Machine
@@ -90,16 +90,16 @@ class LambdaCloud:
         self,
         settings: LambdaSettings,
         read_again: Callable[[], LambdaSettings] | None = None,
-        pace: Pace | None = None,
+        rate_limit: RateLimit | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """`read_again` returns the settings with the present credentials, and `now` the Unix time."""
         self.traits = replace(TRAITS, self_end=SelfEnd.OWN_CALL) if settings.machine_key else TRAITS
         self._settings, self._now = settings, now
-        self._requests = LambdaRequests(settings, read_again, pace)
-        self._pace = self._requests.pace
+        self._requests = LambdaRequests(settings, read_again, rate_limit)
+        self._rate_limit = self._requests.rate_limit
         self._keys = SshKeys(self._requests)
-        self._opened = self._pace.monotonic()
+        self._opened = self._rate_limit.monotonic()
         self._types: tuple[float, Mapping[str, Mapping[str, Any]]] | None = None
         self._launched: dict[str, _Launched] = {}
         self._sent: dict[str, float] = {}
@@ -198,7 +198,7 @@ class LambdaCloud:
             is_stale = known.is_ending and seen.state in (MachineState.PENDING, MachineState.RUNNING)
             return replace(seen, state=MachineState.STOPPING) if is_stale else seen
         except NotFoundError:
-            is_new = not known.is_ending and self._pace.monotonic() - known.at < LIST_LAG_SECONDS
+            is_new = not known.is_ending and self._rate_limit.monotonic() - known.at < LIST_LAG_SECONDS
             return known.machine if is_new else replace(known.machine, state=MachineState.ENDED)
 
     def _launch(self, request: LaunchRequest) -> Machine:
@@ -216,7 +216,7 @@ class LambdaCloud:
         Requests of an earlier process were sent before this object was opened."""
         until = self._sent.get(request.token, self._opened) + LIST_LAG_SECONDS
         while True:
-            began = self._pace.monotonic()
+            began = self._rate_limit.monotonic()
             for one in self._requests.pages("/instances"):
                 if one.get("name") == name_of(request):
                     if tags_in(one).get(REQUEST, fingerprint(request)) != fingerprint(request):
@@ -224,7 +224,7 @@ class LambdaCloud:
                     return self._remember(request, machine_of(one))
             if began >= until:
                 return None
-            self._pace.pause(_POLL_SECONDS)
+            self._rate_limit.pause(_POLL_SECONDS)
 
     def _send(self, request: LaunchRequest, key: str) -> Machine:
         now = self._now()
@@ -263,7 +263,7 @@ class LambdaCloud:
             self._keys.delete(key)
 
     def _remember(self, request: LaunchRequest, machine: Machine) -> Machine:
-        launched = _Launched(request=fingerprint(request), machine=machine, at=self._pace.monotonic())
+        launched = _Launched(request=fingerprint(request), machine=machine, at=self._rate_limit.monotonic())
         with self._lock:
             if len(self._launched) >= _MOST_REMEMBERED:
                 oldest = next(iter(self._launched))
@@ -275,18 +275,18 @@ class LambdaCloud:
 
     def _note_lost(self, token: str) -> None:
         with self._lock:
-            self._sent[token] = self._pace.monotonic()
+            self._sent[token] = self._rate_limit.monotonic()
 
     def _read_types(self) -> Mapping[str, Mapping[str, Any]]:
         types: Mapping[str, Mapping[str, Any]] = self._requests.get("/instance-types")["data"]
         with self._lock:
-            self._types = self._pace.monotonic(), types
+            self._types = self._rate_limit.monotonic(), types
         return types
 
     def _known_types(self) -> Mapping[str, Mapping[str, Any]]:
         with self._lock:
             known = self._types
-        if known is None or self._pace.monotonic() - known[0] > _CAPACITY_SECONDS:
+        if known is None or self._rate_limit.monotonic() - known[0] > _CAPACITY_SECONDS:
             return self._read_types()
         return known[1]
 

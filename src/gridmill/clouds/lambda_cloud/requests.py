@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from gridmill.clouds.lambda_cloud.errors import error_of, retry_seconds
-from gridmill.clouds.lambda_cloud.pace import CALL_SECONDS, LAUNCH_SECONDS, Pace
+from gridmill.clouds.lambda_cloud.rate_limit import CALL_SECONDS, LAUNCH_SECONDS, RateLimit
 from gridmill.clouds.lambda_cloud.settings import KEY_VARIABLE, LambdaSettings
 from gridmill.domain.frozen import replace
 from gridmill.errors import CredentialsError, GridmillError, UnavailableError
@@ -30,13 +30,13 @@ class LambdaRequests:
         self,
         settings: LambdaSettings,
         read_again: Callable[[], LambdaSettings] | None = None,
-        pace: Pace | None = None,
+        rate_limit: RateLimit | None = None,
     ) -> None:
         """`read_again` returns the settings with the present credentials. It is called after the provider
         has refused the credentials, so that a renewed key is used without a restart."""
         self._settings = settings
         self._read_again = read_again or (lambda: settings)
-        self.pace = pace or Pace()
+        self.rate_limit = rate_limit or RateLimit()
         self._lock = threading.Lock()
         self._client: httpx.Client | None = None
 
@@ -88,7 +88,7 @@ class LambdaRequests:
     ) -> Mapping[str, Any]:
         place = f"lambda {method} {path}"
         client, settings = self._open(place)
-        self.pace.wait(place, is_launch=is_launch)
+        self.rate_limit.wait(place, is_launch=is_launch)
         try:
             answer = client.request(
                 method,
@@ -121,7 +121,7 @@ class LambdaRequests:
     def _limited(self, answer: httpx.Response, value: object, place: str, *, is_launch: bool) -> RateError:
         usual = LAUNCH_SECONDS if is_launch else CALL_SECONDS
         seconds = retry_seconds(answer.headers.get("Retry-After"), usual)
-        self.pace.hold(seconds, is_launch=is_launch)
+        self.rate_limit.hold(seconds, is_launch=is_launch)
         error = error_of(answer.status_code, value, place)
         return RateError(f"{error.message}; repeat it in {seconds:.0f} s", hint=error.hint, place=place)
 

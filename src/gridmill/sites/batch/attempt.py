@@ -38,8 +38,18 @@ from gridmill.errors import (
 from gridmill.ports.batch import BatchJob, BatchPhase, BatchPort, BatchRequest, QueueProblem
 from gridmill.private_files import write_private
 from gridmill.sites.attempt_inputs import InputTrees, counts, farm_checkpoint_uri, farm_input
-from gridmill.sites.batch import course as courses
-from gridmill.sites.batch.course import BatchCourse, CoursePhase, queue_verdict
+from gridmill.sites.batch.attempt_record import (
+    DIAGNOSIS_SECONDS,
+    GANG_REFUSED,
+    LAST_OBJECTS_SECONDS,
+    LOST_SECONDS,
+    AttemptPhase,
+    BatchAttemptRecord,
+    lost_outcome,
+    progress_text,
+    queue_verdict,
+    stopped,
+)
 from gridmill.sites.batch.exchange import Exchange
 from gridmill.sites.batch.journal import PodJournal
 from gridmill.sites.batch.manifest import (
@@ -89,21 +99,21 @@ class SiteContext:
     monotonic: Callable[[], float] = time.monotonic
 
 
-def request_of(course: BatchCourse, context: SiteContext) -> BatchRequest:
+def request_of(record: BatchAttemptRecord, context: SiteContext) -> BatchRequest:
     """Returns the job for the attempt."""
-    parsed = for_resource(context.site, course.settings)
+    parsed = for_resource(context.site, record.settings)
     endpoint = (parsed.bucket_endpoint,) if parsed.bucket_endpoint else ()
     program = (parsed.python, "-P", "-m", "gridmill.bootstrap.batch_attempt")
     return BatchRequest(
-        name=course.name,
-        command=(*program, context.exchange.bucket.url, course.order.attempt_id, *endpoint),
+        name=record.name,
+        command=(*program, context.exchange.bucket.url, record.order.attempt_id, *endpoint),
         variables={},
-        cpus=max(1, math.ceil(course.given.cpus - 1e-9)),
-        memory_bytes=memory_request(max(_LEAST_MEMORY_BYTES, course.given.memory_bytes)),
-        gpus=course.given.gpus,
+        cpus=max(1, math.ceil(record.given.cpus - 1e-9)),
+        memory_bytes=memory_request(max(_LEAST_MEMORY_BYTES, record.given.memory_bytes)),
+        gpus=record.given.gpus,
         limit_seconds=parsed.time_limit_seconds,
         spot=parsed.spot,
-        labels={"gridmill-owner": context.mark, "gridmill-attempt": course.order.attempt_id},
+        labels={"gridmill-owner": context.mark, "gridmill-attempt": record.order.attempt_id},
     )
 
 
@@ -111,10 +121,12 @@ class AttemptDriver:
     """The driver of one attempt, which executes its next step on request. `step` is called by one thread at a
     time; all other methods may be called by any thread and return at once."""
 
-    def __init__(self, context: SiteContext, course: BatchCourse, journal: PodJournal, path: Path) -> None:
+    def __init__(
+        self, context: SiteContext, record: BatchAttemptRecord, journal: PodJournal, path: Path
+    ) -> None:
         """`path` is the file of the record in the home."""
         self._context, self._path = context, path
-        self.course, self.journal = course, journal
+        self.record, self.journal = record, journal
         self.lock = threading.Lock()
         self.problem = ""
         self.due = 0.0
@@ -135,27 +147,27 @@ class AttemptDriver:
     @property
     def id(self) -> str:
         """The id of the attempt."""
-        return self.course.order.attempt_id
+        return self.record.order.attempt_id
 
     @property
     def has_ended(self) -> bool:
         """Whether the end of the attempt is in the journal, and the bucket has no object of the attempt any
         more."""
-        return self.course.phase is CoursePhase.ENDED
+        return self.record.phase is AttemptPhase.ENDED
 
-    def save(self, course: BatchCourse) -> None:
+    def save(self, record: BatchAttemptRecord) -> None:
         """Store the record. Raises StorageError."""
         try:
-            write_private(self._path, encode(course))
+            write_private(self._path, encode(record))
         except OSError as error:
             raise UnavailableError(f"cannot be written: {error.strerror}", place=str(self._path)) from error
-        self.course = course
+        self.record = record
 
     def request_stop(self, reason: str) -> None:
         """End the attempt soon."""
         with self.lock:
-            if not self.course.stop:
-                self.save(replace(self.course, stop=reason))
+            if not self.record.stop:
+                self.save(replace(self.record, stop=reason))
         self._stop.set()
         self.due = 0.0
 
@@ -188,14 +200,14 @@ class AttemptDriver:
     def _advance(self) -> None:
         if self.journal.has_ended(self.id):
             return self._clean_up()
-        phase = self.course.phase
-        if phase is CoursePhase.SUBMITTED:
+        phase = self.record.phase
+        if phase is AttemptPhase.SUBMITTED:
             return self._follow()
-        if self.course.order.gang is not None:
-            return self._end_by_home(courses.GANG_REFUSED)
-        if self.course.stop and not self.course.asked:
-            return self._end_by_home(courses.stopped(self.course.stop))
-        if phase is CoursePhase.NEW:
+        if self.record.order.gang is not None:
+            return self._end_by_home(GANG_REFUSED)
+        if self.record.stop and not self.record.asked:
+            return self._end_by_home(stopped(self.record.stop))
+        if phase is AttemptPhase.NEW:
             self._stage()
         return self._submit()
 
@@ -203,7 +215,7 @@ class AttemptDriver:
 
     def _stage(self) -> None:
         """Upload the inputs and the manifest to the bucket."""
-        context, order = self._context, self.course.order
+        context, order = self._context, self.record.order
         with self._moving("to") as progress:
             order = check_order(order, context.root, _LOG.info)
             inputs: list[InputFolder] = []
@@ -220,10 +232,10 @@ class AttemptDriver:
             seconds=context.monotonic() - began,
         )
         with self.lock:
-            self.save(replace(self.course, phase=CoursePhase.STAGED, upload=upload))
+            self.save(replace(self.record, phase=AttemptPhase.STAGED, upload=upload))
 
     def _manifest(self, inputs: tuple[InputFolder, ...]) -> BatchManifest:
-        context, order = self._context, self.course.order
+        context, order = self._context, self.record.order
         shared = context.parsed.shared_root
         if shared:
             order = replace(order, bundle_path=order.bundle_path.replace(str(context.root), shared, 1))
@@ -237,8 +249,8 @@ class AttemptDriver:
             )
         return BatchManifest(
             order=order,
-            type=self.course.type,
-            capacity=self.course.given,
+            type=self.record.type,
+            capacity=self.record.given,
             inputs=inputs,
             checkpoints_seconds=context.parsed.checkpoints_seconds,
             poll_seconds=min(5.0, context.parsed.poll_seconds),
@@ -249,16 +261,16 @@ class AttemptDriver:
     def _submit(self) -> None:
         """Submit the job, unless the service has the job from an earlier submission whose answer was lost."""
         service = self._context.service
-        known = service.find(self.course.name) if self.course.asked else None
+        known = service.find(self.record.name) if self.record.asked else None
         if known is None:
-            if self.course.stop:
-                return self._end_by_home(courses.stopped(self.course.stop))
+            if self.record.stop:
+                return self._end_by_home(stopped(self.record.stop))
             with self.lock:
-                self.save(replace(self.course, asked=True))
-            known = service.submit(request_of(self.course, self._context))
+                self.save(replace(self.record, asked=True))
+            known = service.submit(request_of(self.record, self._context))
         now = self._context.now()
         with self.lock:
-            self.save(replace(self.course, phase=CoursePhase.SUBMITTED, job_id=known, submitted=now))
+            self.save(replace(self.record, phase=AttemptPhase.SUBMITTED, job_id=known, submitted=now))
         self.problem = ""
         return None
 
@@ -268,20 +280,20 @@ class AttemptDriver:
         self._bring_events()
         self._ask_for_secrets()
         end = self._context.exchange.read(end_object(self.id), BatchEnd)
-        if end is not None and (not end.interrupted or self.course.stop or self.course.verdict):
+        if end is not None and (not end.interrupted or self.record.stop or self.record.verdict):
             self._bring_events()
             return self._finish(end)
-        job = self._context.jobs(self.course.job_id)
+        job = self._context.jobs(self.record.job_id)
         if job is None:
-            if self._context.missing_seconds(self.course.job_id) >= courses.LOST_SECONDS:
-                return self._conclude(courses.lost_outcome(None))
+            if self._context.missing_seconds(self.record.job_id) >= LOST_SECONDS:
+                return self._conclude(lost_outcome(None))
         elif job.phase is BatchPhase.ENDED:
             return self._after_job(job, end)
         else:
             self._watch_queue(job)
-        if self.course.stop or self.course.verdict is not None:
+        if self.record.stop or self.record.verdict is not None:
             self._cancel()
-        age = self._context.now() - self.course.submitted
+        age = self._context.now() - self.record.submitted
         pace = min(_SLOWEST, 1.0 + age / _SLOWING_SECONDS)
         self.due = self._context.monotonic() + pace * self._context.parsed.poll_seconds
         return None
@@ -300,7 +312,7 @@ class AttemptDriver:
         if self.secret_values is not None:
             self._context.exchange.write(secret_values_object(self.id), self.secret_values)
             self.secret_values = None
-        if self.course.order.job.secrets and not self._is_asked_for_secrets:
+        if self.record.order.job.secrets and not self._is_asked_for_secrets:
             found = self._context.exchange.read(secret_request_object(self.id), SecretRequest)
             if found is not None:
                 self._is_asked_for_secrets, self.secret_request = True, found
@@ -314,17 +326,16 @@ class AttemptDriver:
         if (
             end is None
             and not never_ran
-            and now - self._ended_since
-            < min(courses.LAST_WORD_SECONDS, 4 * self._context.parsed.poll_seconds)
+            and now - self._ended_since < min(LAST_OBJECTS_SECONDS, 4 * self._context.parsed.poll_seconds)
         ):
             self.due = now + self._context.parsed.poll_seconds
             return None
-        if self.course.verdict is not None:
-            return self._conclude(self.course.verdict)
-        if self.course.stop:
-            return self._conclude(courses.stopped(self.course.stop))
+        if self.record.verdict is not None:
+            return self._conclude(self.record.verdict)
+        if self.record.stop:
+            return self._conclude(stopped(self.record.stop))
         outcome = from_builtins(end.event.body["outcome"], AttemptOutcome) if end is not None else None
-        return self._conclude(courses.lost_outcome(job, outcome))
+        return self._conclude(lost_outcome(job, outcome))
 
     def _watch_queue(self, job: BatchJob) -> None:
         """Find the reason why the job does not start, and cancel the job after the longest time in the
@@ -333,54 +344,54 @@ class AttemptDriver:
             self.problem = ""
             return
         now = self._context.now()
-        queued = now - (job.created or self.course.submitted)
-        timeout = for_resource(self._context.site, self.course.settings).queue_timeout_seconds
-        is_long = queued >= min(courses.DIAGNOSIS_SECONDS, timeout / 2)
-        if is_long and now - self._diagnosed_at >= min(courses.DIAGNOSIS_SECONDS, timeout / 2):
+        queued = now - (job.created or self.record.submitted)
+        timeout = for_resource(self._context.site, self.record.settings).queue_timeout_seconds
+        is_long = queued >= min(DIAGNOSIS_SECONDS, timeout / 2)
+        if is_long and now - self._diagnosed_at >= min(DIAGNOSIS_SECONDS, timeout / 2):
             self._diagnosed_at = now
-            request = request_of(self.course, self._context)
+            request = request_of(self.record, self._context)
             self._queue_problem = self._context.service.diagnose(job, request)
-        self.problem = f"{self.id}: {courses.progress_text(job, now, self._queue_problem)}" if is_long else ""
+        self.problem = f"{self.id}: {progress_text(job, now, self._queue_problem)}" if is_long else ""
         verdict = queue_verdict(queued, self._queue_problem, timeout, job.status)
-        if verdict is not None and self.course.verdict is None:
+        if verdict is not None and self.record.verdict is None:
             with self.lock:
-                self.save(replace(self.course, verdict=verdict))
+                self.save(replace(self.record, verdict=verdict))
 
     def _cancel(self) -> None:
         now = self._context.monotonic()
         if self._cancelled_at is None or now - self._cancelled_at >= _CANCEL_AGAIN_SECONDS:
-            why = self.course.stop or (self.course.verdict.message if self.course.verdict else "")
-            self._context.service.cancel(self.course.job_id, f"Gridmill: {why}"[:200])
+            why = self.record.stop or (self.record.verdict.message if self.record.verdict else "")
+            self._context.service.cancel(self.record.job_id, f"Gridmill: {why}"[:200])
             self._cancelled_at = now
 
     # --- results
 
     def _finish(self, end: BatchEnd) -> None:
         """Download the results, and then report the end that the container wrote."""
-        order, event = self.course.order, end.event
+        order, event = self.record.order, end.event
         outcome = from_builtins(event.body["outcome"], AttemptOutcome)
-        if self.course.verdict is not None and outcome.state is not AttemptState.SUCCEEDED:
-            return self._conclude(self.course.verdict)
+        if self.record.verdict is not None and outcome.state is not AttemptState.SUCCEEDED:
+            return self._conclude(self.record.verdict)
         if end.interrupted and outcome.state is not AttemptState.SUCCEEDED:
-            outcome = replace(courses.stopped(self.course.stop), use=outcome.use)
+            outcome = replace(stopped(self.record.stop), use=outcome.use)
         download = Transfer()
         if outcome.state is AttemptState.SUCCEEDED and counts(order) and not self._context.parsed.shared_root:
             outcome, download = self._with_result(end, outcome)
         self._keep_checkpoints(done=outcome.state is AttemptState.SUCCEEDED)
-        transfers = AttemptTransfers(upload=self.course.upload, download=download, staging=Staging.SHARED)
+        transfers = AttemptTransfers(upload=self.record.upload, download=download, staging=Staging.SHARED)
         outcome = replace(outcome, transfers=transfers)
         self.journal.append([replace(event, body={"outcome": to_builtins(outcome)})])
         return self._clean_up()
 
     def _with_result(self, end: BatchEnd, outcome: AttemptOutcome) -> tuple[AttemptOutcome, Transfer]:
         """Download the output folder, and list its files with their hashes."""
-        order, context = self.course.order, self._context
+        order, context = self.record.order, self._context
         if end.result is None:
             return outcome, Transfer()
         began = context.monotonic()
         try:
             with self._moving("from") as progress:
-                drafts = context.root / COMING / f"batch-{context.site.name}" / self.course.name
+                drafts = context.root / COMING / f"batch-{context.site.name}" / self.record.name
                 context.exchange.download(
                     order.output_uri,
                     end.result,
@@ -412,11 +423,11 @@ class AttemptDriver:
 
     def _closing(self) -> threading.Event:
         """Return the event that ends downloads. A stop of the attempt does not end them."""
-        return threading.Event() if self.course.stop else self._stop
+        return threading.Event() if self.record.stop else self._stop
 
     def _keep_checkpoints(self, *, done: bool) -> None:
         """Download the last checkpoints, or delete the checkpoints of a job that has succeeded."""
-        order, context = self.course.order, self._context
+        order, context = self.record.order, self._context
         if not order.checkpoint_uri or not counts(order) or context.parsed.shared_root:
             return
         if done:
@@ -424,7 +435,7 @@ class AttemptDriver:
         found = context.exchange.read(checkpoints_object(self.id), BatchCheckpoints)
         if found is None:
             return
-        drafts = context.root / COMING / f"batch-{context.site.name}" / f"{self.course.name}-checkpoints"
+        drafts = context.root / COMING / f"batch-{context.site.name}" / f"{self.record.name}-checkpoints"
         try:
             context.exchange.download(order.checkpoint_uri, found.manifest, context.root, drafts)
         except UnavailableError:
@@ -441,7 +452,7 @@ class AttemptDriver:
         event = PodEvent(
             number=0,
             attempt_id=self.id,
-            token=self.course.order.token,
+            token=self.record.order.token,
             time=self._context.now(),
             type=EventType.ENDED,
             body={"outcome": to_builtins(outcome)},
@@ -456,16 +467,16 @@ class AttemptDriver:
         with suppress(UnavailableError):
             self._context.exchange.delete_attempt(self.id)
             with self.lock:
-                self.save(replace(self.course, phase=CoursePhase.ENDED))
+                self.save(replace(self.record, phase=AttemptPhase.ENDED))
 
     # --- an attempt whose pod is torn down
 
     def end_now(self) -> bool:
         """End the job of the attempt, and return whether it has ended. Raises UnavailableError."""
-        service, course = self._context.service, self.course
-        if course.phase is CoursePhase.ENDED:
+        service, record = self._context.service, self.record
+        if record.phase is AttemptPhase.ENDED:
             return True
-        job_id = course.job_id or (service.find(course.name) if course.asked else None)
+        job_id = record.job_id or (service.find(record.name) if record.asked else None)
         if job_id:
             if self._cancelled_at is None:
                 service.cancel(job_id, "Gridmill ends the pod of the attempt")

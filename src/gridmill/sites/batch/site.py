@@ -25,7 +25,7 @@ from gridmill.ports.site import PodListeners, PodReport, PodStatus
 from gridmill.settings import Settings
 from gridmill.sites.attempt_inputs import InputTrees, KnownFolders
 from gridmill.sites.batch.attempt import AttemptDriver, SiteContext
-from gridmill.sites.batch.course import BatchCourse, CoursePhase
+from gridmill.sites.batch.attempt_record import AttemptPhase, BatchAttemptRecord
 from gridmill.sites.batch.exchange import Exchange, open_exchange
 from gridmill.sites.batch.journal import PodJournal
 from gridmill.sites.batch.manifest import job_name
@@ -157,15 +157,15 @@ class BatchSite:
 
     def _continue_attempt(self, path: Path) -> None:
         try:
-            course = decode(path.read_bytes(), BatchCourse)
+            record = decode(path.read_bytes(), BatchAttemptRecord)
         except (OSError, InputError) as error:
             _LOG.warning("attempt_not_read path=%s reason=%s", path, error)
             return
-        pod = self._pods.get(course.pod_id)
+        pod = self._pods.get(record.pod_id)
         if pod is None:
             path.unlink(missing_ok=True)  # its pod was torn down, which ended the attempt
             return
-        pod.drivers[course.order.attempt_id] = AttemptDriver(self._context, course, pod.journal, path)
+        pod.drivers[record.order.attempt_id] = AttemptDriver(self._context, record, pod.journal, path)
 
     def _pod(self, order: PodOrder, folder: Path) -> BatchPod:
         address = self._link.partition(":")[2]
@@ -173,7 +173,7 @@ class BatchSite:
 
     def _new_attempt(self, pod: BatchPod, order: AttemptOrder) -> None:
         """Record a new attempt of a pod. Its driver then continues in the background."""
-        course = BatchCourse(
+        record = BatchAttemptRecord(
             order=order,
             pod_id=pod.order.pod_id,
             type=pod.order.type,
@@ -181,8 +181,8 @@ class BatchSite:
             name=job_name(self._context.mark, order.attempt_id),
         )
         path = self._folder / "attempts" / f"{order.attempt_id}.json"
-        driver = AttemptDriver(self._context, course, pod.journal, path)
-        driver.save(course)
+        driver = AttemptDriver(self._context, record, pod.journal, path)
+        driver.save(record)
         with self._lock:
             pod.drivers[order.attempt_id] = driver
         self._wake.set()
@@ -243,9 +243,9 @@ class BatchSite:
         while not self._closed.wait(self._parsed.poll_seconds):
             try:
                 drivers = self._drivers()
-                courses = [one.course for one in drivers if one.course.phase is CoursePhase.SUBMITTED]
-                if courses:
-                    self._reports.refresh([one.job_id for one in courses])
+                submitted = [one.record for one in drivers if one.record.phase is AttemptPhase.SUBMITTED]
+                if submitted:
+                    self._reports.refresh([one.job_id for one in submitted])
                 if self._monotonic() >= next_sweep:
                     next_sweep = self._monotonic() + _SWEEP_SECONDS
                     self._sweep(drivers)

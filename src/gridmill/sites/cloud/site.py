@@ -18,7 +18,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import LaunchTry, Lease, LeaseState
 from gridmill.domain.machine import Machine
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
-from gridmill.domain.rental_nodes import slots
+from gridmill.domain.rental_nodes import nodes_of_offers
 from gridmill.domain.route import Route
 from gridmill.domain.site import Node, NodeUtilization, Site
 from gridmill.errors import GridmillError, UnavailableError, explained
@@ -159,7 +159,7 @@ class CloudSite:
             return cached[1]
         except GridmillError as error:
             raise UnavailableError(error.message, hint=error.hint) from error
-        found = slots(offers, self._parsed.max_machines)
+        found = nodes_of_offers(offers, self._parsed.max_machines)
         with self._lock:
             self._offers = self._monotonic(), found
         return found

@@ -11,9 +11,9 @@ from gridmill.ports.clock import Clock
 from gridmill.testing.clock import FakeClock
 from gridmill.testing.cloud.bill import Bill
 from gridmill.testing.cloud.cloud_faults import CloudFaults
-from gridmill.testing.cloud.gce.accounts import bill_of, leftovers
 from gridmill.testing.cloud.gce.api import GoogleApi
 from gridmill.testing.cloud.gce.auth import TOKEN_PATH
+from gridmill.testing.cloud.gce.bills import bill_of, leftovers
 from gridmill.testing.cloud.gce.records import Instance, Principal
 from gridmill.testing.cloud.gce.world import GceWorld
 from gridmill.testing.cloud.machine_host import MachineHost, NoMachines

@@ -7,8 +7,8 @@ from typing import Any
 from gridmill.ports.clock import Clock
 from gridmill.testing.cloud.bill import Bill
 from gridmill.testing.cloud.cloud_faults import CloudFaults
-from gridmill.testing.cloud.lambda_cloud.accounts import bill_of, leftovers
 from gridmill.testing.cloud.lambda_cloud.api import LambdaApi
+from gridmill.testing.cloud.lambda_cloud.bills import bill_of, leftovers
 from gridmill.testing.cloud.lambda_cloud.records import Instance
 from gridmill.testing.cloud.lambda_cloud.world import LambdaWorld
 from gridmill.testing.cloud.machine_host import MachineHost, NoMachines

@@ -1,5 +1,5 @@
-"""The course of an attempt at a batch site: its record in the home, and the decisions about it as functions
-without effects."""
+"""The record of an attempt at a batch site, which is stored in the home, and the decisions about the attempt
+as functions without effects."""
 
 from dataclasses import field
 from enum import StrEnum
@@ -17,14 +17,14 @@ DIAGNOSIS_SECONDS = 60.0
 after each further interval of this length."""
 HOPELESS_SECONDS = 300.0
 """A job whose diagnosis is hopeless is cancelled after this number of seconds in the queue."""
-LAST_WORD_SECONDS = 20.0
+LAST_OBJECTS_SECONDS = 20.0
 """After the service has ended a job, the home looks for the last objects of the job for this number of
 seconds."""
 LOST_SECONDS = 120.0
 """A job that the service does not list for longer than this number of seconds does not exist any more."""
 
 
-class CoursePhase(StrEnum):
+class AttemptPhase(StrEnum):
     """The last step of an attempt that is complete."""
 
     NEW = "new"
@@ -38,8 +38,8 @@ class CoursePhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchCourse:
-    """The record of an attempt, stored so that a new control node continues with it.
+class BatchAttemptRecord:
+    """The record of an attempt. It is stored, so that a new control node continues the attempt.
 
     `name` and `job_id` are the name and the id of the job at the service. `asked` is true from the moment
     before the first submission, because its answer may be lost. `stop` is the reason why the attempt must
@@ -53,7 +53,7 @@ class BatchCourse:
     type: str
     settings: dict[str, str] = field(default_factory=dict)
     name: str
-    phase: CoursePhase = CoursePhase.NEW
+    phase: AttemptPhase = AttemptPhase.NEW
     asked: bool = False
     job_id: str = ""
     submitted: float = 0.0

@@ -8,7 +8,7 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobKind
 from gridmill.domain.lease import RentalTerms
 from gridmill.domain.machine import Offer, capacity_of
-from gridmill.domain.rental_nodes import chosen_offers, price_order, slots, type_of
+from gridmill.domain.rental_nodes import chosen_offers, nodes_of_offers, price_order, type_of
 from gridmill.domain.rental_terms import rental_terms
 from gridmill.domain.resource import Resource
 from gridmill.domain.site import Node, Site
@@ -20,7 +20,7 @@ MOST_EXAMPLES = 8
 _NO_MARKET = Market(capacities={})
 
 
-def slots_within(
+def nodes_within_terms(
     offers: Sequence[Offer], terms: Iterable[RentalTerms], machines: int
 ) -> tuple[tuple[Node, ...], tuple[Offer, ...]]:
     """Return the nodes for the offers that are within at least one of the terms, and the offers that the
@@ -32,17 +32,17 @@ def slots_within(
         fitting = [offer for offer in offers if not _outside(one, offer)]
         chosen = chosen_offers(fitting, spot=one.spot) or _examples(one, offers)
         needed |= {(offer.region, offer.instance_type): offer for offer in chosen}
-        nodes |= {node.name: node for node in slots(fitting, machines, spot=one.spot)}
+        nodes |= {node.name: node for node in nodes_of_offers(fitting, machines, spot=one.spot)}
     kept = (replace(offer, zones=(), read=None) for _, offer in sorted(needed.items()))
     return tuple(nodes.values()), tuple(kept)
 
 
-def usable(site: Site, settings: Mapping[str, str]) -> tuple[frozenset[str] | None, str]:
-    """Return the results of `usable_types` and `nothing_within`."""
-    return usable_types(site, settings), nothing_within(site, settings)
+def types_and_reason(site: Site, settings: Mapping[str, str]) -> tuple[frozenset[str] | None, str]:
+    """Return the results of `types_within_terms` and `why_none_within_terms`."""
+    return types_within_terms(site, settings), why_none_within_terms(site, settings)
 
 
-def usable_types(site: Site, settings: Mapping[str, str]) -> frozenset[str] | None:
+def types_within_terms(site: Site, settings: Mapping[str, str]) -> frozenset[str] | None:
     """Return the types of the nodes that an offer within the terms of a resource with these settings can
     serve: an offer with the size of the node or a larger one. The result is None if it is unknown what the
     provider offers for these terms."""
@@ -54,7 +54,7 @@ def usable_types(site: Site, settings: Mapping[str, str]) -> frozenset[str] | No
     return frozenset(name for name, size in types.items() if any(size.fits_in(other) for other in sizes))
 
 
-def nothing_within(site: Site, settings: Mapping[str, str]) -> str:
+def why_none_within_terms(site: Site, settings: Mapping[str, str]) -> str:
     """Return the reason why no offer is within the terms of a resource with these settings. The result is
     empty if there is such an offer, or if the offers are unknown."""
     terms = _known_terms(site, settings)

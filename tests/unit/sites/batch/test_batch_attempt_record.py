@@ -6,7 +6,7 @@ from gridmill.domain.pod_protocol import AttemptOutcome
 from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.ports.batch import BatchJob, BatchPhase, QueueProblem
-from gridmill.sites.batch.course import lost_outcome, queue_verdict
+from gridmill.sites.batch.attempt_record import lost_outcome, queue_verdict
 from gridmill.sites.batch.manifest import job_name
 
 HOPELESS = QueueProblem(message="the queue is DISABLED", hopeless=True)

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gridmill.clouds.lambda_cloud.pace import CALL_SECONDS, LAUNCH_SECONDS, Pace
+from gridmill.clouds.lambda_cloud.rate_limit import CALL_SECONDS, LAUNCH_SECONDS, RateLimit
 from gridmill.errors import UnavailableError
 
 
@@ -28,49 +28,49 @@ def time() -> Time:
 
 
 @pytest.fixture
-def pace(time: Time) -> Pace:
-    """Makes a pace whose first call and first launch are permitted now."""
-    made = Pace(lambda: time.now, time.pause)
+def rate_limit(time: Time) -> RateLimit:
+    """Makes a rate limit whose first call and first launch are permitted now."""
+    made = RateLimit(lambda: time.now, time.pause)
     time.now += LAUNCH_SECONDS
     return made
 
 
-def test_one_call_per_second(pace, time):
+def test_one_call_per_second(rate_limit, time):
     began = time.now
     for _ in range(4):
-        pace.wait("x")
+        rate_limit.wait("x")
     assert time.now - began == pytest.approx(3 * CALL_SECONDS)
     time.now += 100
-    pace.wait("x")
+    rate_limit.wait("x")
     assert len(time.pauses) == 3
 
 
 def test_a_new_process_leaves_the_time_that_an_earlier_one_needs():
     time = Time()
-    Pace(lambda: time.now, time.pause).wait("x")
+    RateLimit(lambda: time.now, time.pause).wait("x")
     assert time.now == CALL_SECONDS
-    Pace(lambda: time.now, time.pause).wait("x", is_launch=True)
+    RateLimit(lambda: time.now, time.pause).wait("x", is_launch=True)
     assert time.now == CALL_SECONDS + LAUNCH_SECONDS
 
 
-def test_the_time_between_launches_is_that_between_their_requests(pace, time):
+def test_the_time_between_launches_is_that_between_their_requests(rate_limit, time):
     sent = []
     for _ in range(3):
-        pace.wait("x")
-        pace.wait("x")
-        pace.wait("x", is_launch=True)
+        rate_limit.wait("x")
+        rate_limit.wait("x")
+        rate_limit.wait("x", is_launch=True)
         sent.append(time.now)
     assert [round(later - earlier, 6) for earlier, later in itertools.pairwise(sent)] == [LAUNCH_SECONDS] * 2
 
 
-def test_a_call_waits_for_a_second_after_a_launch(pace, time):
+def test_a_call_waits_for_a_second_after_a_launch(rate_limit, time):
     began = time.now
-    pace.wait("x", is_launch=True)
-    pace.wait("x")
+    rate_limit.wait("x", is_launch=True)
+    rate_limit.wait("x")
     assert time.now - began == pytest.approx(CALL_SECONDS)
 
 
-def test_launches_far_in_the_future_fail_while_calls_are_sent(pace, time):
+def test_launches_far_in_the_future_fail_while_calls_are_sent(rate_limit, time):
     go_on, in_pause = threading.Event(), threading.Semaphore(0)
 
     def pause(seconds: float) -> None:
@@ -78,15 +78,15 @@ def test_launches_far_in_the_future_fail_while_calls_are_sent(pace, time):
         assert go_on.wait(30)
         time.pause(seconds)
 
-    pace.wait("x", is_launch=True)
-    pace.pause = pause
+    rate_limit.wait("x", is_launch=True)
+    rate_limit.pause = pause
     with ThreadPoolExecutor(2) as threads:
         launches = []
         for _ in range(2):
-            launches.append(threads.submit(pace.wait, "x", is_launch=True))
+            launches.append(threads.submit(rate_limit.wait, "x", is_launch=True))
             assert in_pause.acquire(timeout=30)
         with pytest.raises(UnavailableError, match="permitted in 38 s"):
-            pace.wait("lambda POST /launch", is_launch=True)
+            rate_limit.wait("lambda POST /launch", is_launch=True)
         go_on.set()
         for launch in launches:
             launch.result(30)
@@ -95,22 +95,22 @@ def test_launches_far_in_the_future_fail_while_calls_are_sent(pace, time):
 
 def test_threads_get_turns_one_after_the_other():
     time = Time()
-    pace = Pace(lambda: 0.0, time.pause)
+    rate_limit = RateLimit(lambda: 0.0, time.pause)
     with ThreadPoolExecutor(20) as threads:
-        list(threads.map(pace.wait, ["x"] * 20))
+        list(threads.map(rate_limit.wait, ["x"] * 20))
     assert sorted(time.pauses) == pytest.approx([number * CALL_SECONDS for number in range(1, 21)])
 
 
-def test_after_a_refusal_no_call_is_sent_for_the_named_time(pace, time):
+def test_after_a_refusal_no_call_is_sent_for_the_named_time(rate_limit, time):
     began = time.now
-    pace.hold(20.0)
-    pace.wait("x")
+    rate_limit.hold(20.0)
+    rate_limit.wait("x")
     assert time.now - began == 20.0
-    pace.hold(25.0, is_launch=True)
-    pace.wait("x")
+    rate_limit.hold(25.0, is_launch=True)
+    rate_limit.wait("x")
     assert time.now - began == pytest.approx(20.0 + CALL_SECONDS)
-    pace.wait("x", is_launch=True)
+    rate_limit.wait("x", is_launch=True)
     assert time.now - began == pytest.approx(45.0)
-    pace.hold(600.0)
+    rate_limit.hold(600.0)
     with pytest.raises(UnavailableError, match="600 s"):
-        pace.wait("x")
+        rate_limit.wait("x")

@@ -19,7 +19,7 @@ LONGEST_WAIT_SECONDS = 30.0
 """If a call had to wait longer, it fails, and the control node repeats it."""
 
 
-class Pace:
+class RateLimit:
     """Delays calls so that they observe the limits. Several threads use one object, in the order of their
     calls. `monotonic` is a clock in seconds, and `pause` waits for a number of seconds."""
 
