@@ -196,3 +196,15 @@ def test_a_job_uses_another_of_its_resources_if_a_budget_is_used():
     done = grid.store.get(JobRun, f"{run.id}/train").noun
     assert (done.state, done.resource) == (JobState.SUCCEEDED, "other")
     assert "burst rents no machine, because a budget is used up" in " ".join(done.sizing.why)
+
+
+def test_what_is_unknown_about_other_sites_is_no_part_of_the_forecast():
+    grid = RentedGrid()
+    with grid.node.changing() as transaction:
+        transaction.put(Site(name="ray", kind=SiteKind.RAY))
+        transaction.put(Resource(name="own", type=JobKind.COMMAND, site="ray"))
+    own = replace(TRAIN, resource="own", deadline_seconds=3600.0)
+    pipeline = Pipeline(name="q", jobs=(own,))
+    (planned,) = RunUseCases(grid.node).plan_run(pipeline).jobs
+    assert "no node of the site was seen yet" in planned.unchecked
+    assert start(grid, pipeline).forecast is None

@@ -8,19 +8,23 @@ from tests.kit.rented_site import AWS, RentedGrid
 
 from gridmill.control.rentable import OFFERS_SECONDS
 from gridmill.control.site_monitor import SiteMonitor
+from gridmill.control.steps.job_terms import over_budget, spent_micros
 from gridmill.control.usecases.runs import RunUseCases
 from gridmill.domain.command import CommandSpec
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job, JobKind
+from gridmill.domain.lease import Lease, lease_cost_micros
 from gridmill.domain.machine import Offer
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.rental_estimate import CostKind, Phase
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun
-from gridmill.domain.site import Site
+from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import AttemptState, Cause, JobState
 from gridmill.domain.views import PlannedJob
 from gridmill.errors import PipelineError, UnavailableError
+from gridmill.scheduler.rental_preview import chosen_within
+from gridmill.stores.memory import MemoryStore
 from gridmill.testing.simulated_site import Behaviour
 
 TRAIN = Job(name="train", command=CommandSpec(run="true"), resource="burst", cache=False)
@@ -267,3 +271,54 @@ def test_a_job_that_misses_its_deadline_everywhere_does_not_move_to_and_fro():
     grid.until(grid.is_over)
     done = grid.store.get(JobRun, f"{run.id}/train").noun
     assert (done.state, done.moves) == (JobState.SUCCEEDED, 0)
+
+
+def test_the_earlier_attempts_of_a_job_cost_the_whole_machine_that_was_rented_for_it():
+    grid = RentedGrid()
+    run = grid.submit(pipeline())
+    grid.until(grid.is_over)
+    (lease,) = grid.leases()
+    job_run = grid.store.get(JobRun, f"{run.id}/train").noun
+    spent = spent_micros((lease,), job_run, "USD", grid.node.control.now())
+    assert spent == pytest.approx(lease_cost_micros(lease, grid.node.control.now()), abs=3)
+
+
+def test_a_plan_knows_whether_the_only_resource_of_a_job_meets_the_deadline():
+    grid = RentedGrid()
+    with grid.node.changing() as transaction:
+        transaction.put(Site(name="farm", kind=SiteKind.SIMULATED, nodes=grid.world.nodes()))
+        transaction.put(Resource(name="own", type=JobKind.COMMAND, site="farm"))
+    sizing = replace(planned(grid, resource="own").sizing, expected_seconds=60.0)
+    job = replace(TRAIN, resource="own", deadline_seconds=3600.0)
+    one = replace(planned(grid, resource="own"), sizing=sizing)
+    assert chosen_within(job, one, {}).why == "the cheapest resource that meets the deadline"
+
+
+def test_leases_are_read_once_for_many_waiting_jobs_with_deadlines(monkeypatch: pytest.MonkeyPatch):
+    grid = behave_at({})
+    priced(grid)
+    listed, reads = MemoryStore.list, []
+
+    def counted(store: MemoryStore, kind: type, **options: object) -> object:
+        reads.extend([kind] if kind is Lease else [])
+        return listed(store, kind, **options)
+
+    monkeypatch.setattr(MemoryStore, "list", counted)
+    train = replace(TRAIN, resource=None, resources=("burst", "big"), deadline_seconds=36000.0)
+    jobs = tuple(replace(train, name=f"train-{number}") for number in range(20))
+    grid.submit(Pipeline(name="p", jobs=jobs))
+    grid.until(lambda: bool(grid.node.control.ledger.snapshot.attempts))
+    assert len(reads) < 10
+
+
+def test_the_forecast_counts_for_the_next_attempt_until_the_offers_are_read():
+    grid = RentedGrid()
+    measured(grid)
+    run = RunUseCases(grid.node).start_run(pipeline()).run
+    ledger, now = grid.node.control.ledger, grid.node.control.now()
+    job_run = ledger.snapshot.job_runs[f"{run.id}/train"]
+    assert ledger.snapshot.sites[AWS].market is None
+    expected = job_run.forecast.micros["USD"]
+    for budget, refused in ((expected, False), (expected - 1, True)):
+        limited = replace(job_run, job=replace(job_run.job, budget_micros=budget))
+        assert bool(over_budget(ledger, limited, now)) is refused

@@ -127,7 +127,7 @@ class Rentals:
     `used_budgets` are the budgets that are used up in the present month, with their reasons, by the kind and
     the name of their owner. `reported_budgets` has the runs that have an event about a budget that is used
     up. `spent` has a month and the highest possible costs of the closed leases in this month, if they were
-    read.
+    read. `closed` has the closed leases by id, if they were read.
     """
 
     sites: dict[str, SiteRental] = field(default_factory=dict)
@@ -137,6 +137,14 @@ class Rentals:
     used_budgets: Mapping[tuple[str, str], str] = field(default_factory=dict)
     reported_budgets: set[tuple[str, tuple[str, str]]] = field(default_factory=set)
     spent: tuple[str, Bounds] | None = None
+    closed: dict[str, Lease] | None = None
+
+    def closed_leases(self, leases: Callable[[], Iterable[Lease]]) -> Mapping[str, Lease]:
+        """Return the closed leases by id. `leases` reads all leases; it is called only once. If the commit of
+        the end of a lease failed, the lease is still open."""
+        if self.closed is None:
+            self.closed = {one.id: one for one in leases() if not one.is_open}
+        return self.closed
 
     def month_bounds(self, month: str, leases: Callable[[], Iterable[Lease]]) -> Bounds:
         """Return the highest possible costs of the closed leases in a month. `leases` reads all leases; they
@@ -157,6 +165,8 @@ class Rentals:
     def note_closed(self, lease: Lease) -> None:
         """Record that a lease was closed, for all sites: two sites may use the same account."""
         self.spent = None
+        if self.closed is not None:
+            self.closed[lease.id] = lease
         for rental in self.sites.values():
             rental.closed[lease.id] = closed_lease(lease)
 

@@ -166,7 +166,7 @@ def chosen_within(job: Job, planned: PlannedJob, previews: Mapping[str, RentalPr
         if not one.problem and not one.unreachable and not _problem(previews, one.resource)
     ]
     if not options:
-        seconds = None if planned.ends is None or planned.starts is None else planned.ends - planned.starts
+        seconds = planned.sizing.expected_seconds
         options = [
             TimeAndCost(
                 resource=planned.resource,

@@ -2,13 +2,15 @@
 and before it is tried again. The time that is left and the cost of earlier attempts count."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from gridmill.control.ledger import Ledger
+from gridmill.control.renting_state import Rentals
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
 from gridmill.domain.lease import Lease
 from gridmill.domain.lease_cost import CostBy, costs
-from gridmill.domain.rental_estimate import show_money
+from gridmill.domain.rental_estimate import CostForecast, show_money
 from gridmill.domain.resource import Resource, ResourceAlternative, ResourceChoice, Sizing
 from gridmill.domain.run import JobRun
 from gridmill.domain.site import Site, SiteKind
@@ -28,6 +30,7 @@ def has_terms(job: Job) -> bool:
 
 def within_terms(
     ledger: Ledger,
+    rentals: Rentals,
     job_run: JobRun,
     choice: ResourceChoice,
     resources: Mapping[str, Resource],
@@ -46,7 +49,7 @@ def within_terms(
     if any(snapshot.sites[one.site].market is None for one in rented):
         first = job_run.resource if standing else next(iter(resources))
         return replace(choice, resource=first)
-    leases = tuple(ledger.read_all(Lease)) if rented else ()
+    leases = _known_leases(ledger, rentals) if rented else ()
     previews = {
         one.resource: _preview(snapshot, resources[one.resource], sizings[one.resource], one, leases)
         for one in choice.alternatives
@@ -73,6 +76,13 @@ def within_terms(
         moves = is_worth_it(current.seconds, best.seconds, job_run.moves)
         return replace(choice, resource=best.resource if moves else current.resource)
     return replace(choice, resource=made.resource, why=f"{choice.why}; {made.resource}: {made.why}")
+
+
+def _known_leases(ledger: Ledger, rentals: Rentals) -> tuple[Lease, ...]:
+    """Return all leases. Closed leases are read from the store once, because a tick may choose the resources
+    of many jobs."""
+    closed = rentals.closed_leases(partial(ledger.read_all, Lease))
+    return tuple({**closed, **ledger.snapshot.leases}.values())
 
 
 def _is_rented(snapshot: Snapshot, resource: Resource) -> bool:
@@ -132,11 +142,14 @@ def _rented_seconds(
 
 
 def spent_micros(leases: Sequence[Lease], job_run: JobRun, currency: str, now: float) -> int:
-    """Return the cost of the earlier attempts of a job in its run, in micro-units of the currency."""
+    """Return the cost of the earlier attempts of a job in its run, in micro-units of the currency. The job's
+    part of the time in which no job ran is included, such as the boot, because it is also a part of the
+    expected cost of an attempt."""
     used = [one for one in leases if any(use.run_id == job_run.run_id for use in one.uses)]
     name = f"{job_run.run_id}/{job_run.job.name}"
     rows = costs(used, CostBy.JOB, now)
-    return sum(row.micros for row in rows if row.name == name and row.currency == currency)
+    own = (row for row in rows if row.name == name and row.currency == currency)
+    return sum(row.micros + row.overhead_micros for row in own)
 
 
 def over_budget(ledger: Ledger, job_run: JobRun, now: float) -> str:
@@ -158,7 +171,9 @@ def over_budget(ledger: Ledger, job_run: JobRun, now: float) -> str:
     )
     currency = "USD" if preview.rental is None else preview.rental.currency
     spent = spent_micros(leases, job_run, currency, now)
-    expected = preview.micros or 0
+    forecast = job_run.forecast or CostForecast()
+    # until the offers are read, the cost that was expected at the start of the run is the best estimate
+    expected = forecast.micros.get(currency, 0) if preview.micros is None else preview.micros
     if spent + expected <= budget:
         return ""
     return (

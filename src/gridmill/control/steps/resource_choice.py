@@ -73,7 +73,9 @@ def chosen_resource(
     if has_terms(job):
         named = {one.name: one for one in resources}
         now = moves.timeline.now()
-        choice = within_terms(moves.ledger, job_run, choice, named, sizings, now, standing=standing)
+        choice = within_terms(
+            moves.ledger, moves.rentals, job_run, choice, named, sizings, now, standing=standing
+        )
     chosen = next(one for one in resources if one.name == choice.resource)
     if not standing or chosen.name != job_run.resource:
         demand = demand_at(job, sizings[chosen.name], job_run.project)

@@ -3,7 +3,7 @@
 The offers of the providers are read without the node's lock, because a provider may answer slowly.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from gridmill.control.steps.inputs import leaves_checkpoints
@@ -178,13 +178,13 @@ def _previews(
     return previews
 
 
-def rental_forecasts(planned: Iterable[PlannedJob]) -> Mapping[str, CostForecast]:
+def rental_forecasts(planned: Iterable[PlannedJob], clouds: Collection[str]) -> Mapping[str, CostForecast]:
     """Return the expected costs of the jobs that will run on rented machines, by job. If it is unknown what
-    the provider offers, the cost of the job is unknown."""
+    the provider offers, the cost of the job is unknown. `clouds` has the names of the cloud sites."""
     forecasts: dict[str, CostForecast] = {}
     for one in planned:
         rental = one.rentals.get(one.resource)
-        if one.unchanged or (rental is None and not one.unchecked):
+        if one.unchanged or one.site not in clouds or (rental is None and not one.unchecked):
             continue
         unknown = CostForecast(unknown=(f"{one.job}: {one.unchecked}",))
         forecasts[one.job] = unknown if rental is None else forecast_of(one.job, rental)

@@ -126,7 +126,7 @@ class RunUseCases(AlterationUseCases):
                 force=force,
                 only=only,
                 adopt=adopt,
-                forecasts=rental_forecasts(planned),
+                forecasts=rental_forecasts(planned, self._clouds()),
             )
             stored_pipeline, ran = (
                 self._ledger.look_up(Pipeline, declared.name),
@@ -142,10 +142,14 @@ class RunUseCases(AlterationUseCases):
         with with_lines(pipeline.lines, pipeline.name):
             return self._plan_run(pipeline)
 
+    def _clouds(self) -> frozenset[str]:
+        sites = self._ledger.snapshot.sites.values()
+        return frozenset(one.name for one in sites if one.kind is SiteKind.CLOUD)
+
     def _may_rent(self, pipeline: Pipeline) -> bool:
         """Return whether a job of the pipeline may run at a cloud site."""
         with self._node.lock:
-            clouds = {one.name for one in self._ledger.snapshot.sites.values() if one.kind is SiteKind.CLOUD}
+            clouds = self._clouds()
             if not clouds:
                 return False
             try:
