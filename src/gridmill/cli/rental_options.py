@@ -103,9 +103,10 @@ AcceptNoSelfEndOrNot = Annotated[
 
 def altered_settings(before: Mapping[str, str], **options: str | bool | None) -> dict[str, str]:
     """Return the settings after a change by the given options, whose names are the names of the settings. An
-    empty text or False removes the setting."""
+    empty text removes the setting. The setting of an option that is False is `false`, because the site may
+    have the setting `true`."""
     given = {name: value for name, value in options.items() if value is not None}
-    texts = {name: "true" if value is True else str(value or "") for name, value in given.items()}
+    texts = {name: value if isinstance(value, str) else str(value).lower() for name, value in given.items()}
     return {name: value for name, value in {**before, **texts}.items() if value}
 
 

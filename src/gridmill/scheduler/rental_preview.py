@@ -87,6 +87,9 @@ def preview_rental(
         return RentalPreview(problem=f"no offer of {site.name} fits {text}: {', '.join(reasons)}")
     price = price_of(offer, spot=terms.spot)
     disk_bytes = terms.disk_bytes or DISK_BYTES
+    charges = offer.charges or place.charges
+    if charges is not None and charges.currency != offer.currency:
+        charges = None
     rental = estimate(
         instance_type=offer.instance_type,
         region=offer.region,
@@ -95,12 +98,13 @@ def preview_rental(
         boot=measured_boot(leases, site.name, offer.instance_type),
         run_seconds=run_seconds,
         transfer=transfer,
-        charges=offer.charges or place.charges,
+        charges=charges,
         disk_bytes=disk_bytes,
     )
     machines = max(1, sizing.workers)
     return RentalPreview(
-        rental=replace(rental, machines=machines), bound_micros=_bound(terms, price, machines)
+        rental=replace(rental, machines=machines),
+        bound_micros=_bound(terms, price, machines, charges, disk_bytes),
     )
 
 
@@ -145,10 +149,15 @@ def _cheapest(terms: RentalTerms, needs: Amounts, market: Market) -> tuple[Offer
     return min(fitting, key=order), []
 
 
-def _bound(terms: RentalTerms, price_micros: int | None, machines: int) -> int | None:
-    """Return the cost at which the machines of the job are ended in any case."""
-    price = terms.max_price_micros if price_micros is None else price_micros
-    longest = None if price is None else ceil(price * terms.max_seconds / HOUR_SECONDS)
+def _bound(
+    terms: RentalTerms, price_micros: int | None, machines: int, charges: Charges | None, disk_bytes: int
+) -> int | None:
+    """Return the cost at which the machines of the job are ended in any case, with their disks and public
+    addresses if their prices are known. Data that are transferred are not included."""
+    price, seconds = terms.max_price_micros if price_micros is None else price_micros, terms.max_seconds
+    longest = None if price is None else ceil(price * seconds / HOUR_SECONDS)
+    if longest is not None and charges is not None:
+        longest += charges.disk_cost_micros(disk_bytes, seconds) + charges.address_cost_micros(seconds)
     limits = [one for one in (longest, terms.max_cost_micros) if one is not None]
     return min(limits) * machines if limits else None
 
