@@ -48,7 +48,7 @@ class BatchJob:
     `status` is the state in the words of the service. Times are Unix times in seconds, or None before the
     event. `reason` is the reason of the state in the words of the service. `cause` is the reason for the end
     of a job that did not end by itself: TAKEN if the provider took the machine back, MEMORY if the container
-    used more memory than it had requested, and otherwise LOST.
+    used more memory than it had requested, TIMEOUT if the job reached its longest time, and otherwise LOST.
     """
 
     id: str

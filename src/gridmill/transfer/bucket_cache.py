@@ -205,9 +205,12 @@ class BucketCache:
         Raises InputError, UnavailableError.
         """
         self.forget_listing()
-        for folder in _FOLDERS:
-            for _ in self._threads.map(self._bucket.remove, tuple(self._bucket.older(before, folder))):
-                pass
+        try:
+            for folder in _FOLDERS:
+                for _ in self._threads.map(self._bucket.remove, tuple(self._bucket.older(before, folder))):
+                    pass
+        finally:
+            self.forget_listing()  # another thread may have seen chunks that were then deleted
 
     def is_empty(self) -> bool:
         """Returns whether there are no objects below the prefix. Raises InputError, UnavailableError."""

@@ -53,6 +53,8 @@ _TAKEN = re.compile(r"Host EC2 \(instance .*\) terminated|Spot (interruption|cap
 """The pattern of the reason of a job whose machine was ended, for example a Spot machine (user guide:
 Automated job retries)."""
 _MEMORY = re.compile(r"OutOfMemory", re.IGNORECASE)
+_TIMED_OUT = re.compile(r"duration exceeded timeout", re.IGNORECASE)
+"""The reason of a job that reached its timeout (user guide: Job timeouts)."""
 _BLOCKED: Mapping[str, str] = {
     "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE": "the job needs more vCPUs than the compute "
     "environment may have",
@@ -187,8 +189,14 @@ class AwsBatch:
     def find(self, name: str) -> str | None:
         """See BatchPort. A list with a filter by name contains jobs of all states."""
         filters = [{"name": "JOB_NAME", "values": [name]}]
-        answer = self._call("ListJobs", jobQueue=self._settings.queue, filters=filters)
-        found = [one for one in answer.get("jobSummaryList") or () if one.get("jobName") == name]
+        found: list[Mapping[str, Any]] = []
+        more: dict[str, object] = {}
+        while True:  # a page may be empty although another page follows
+            answer = self._call("ListJobs", jobQueue=self._settings.queue, filters=filters, **more)
+            found += [one for one in answer.get("jobSummaryList") or () if one.get("jobName") == name]
+            if not answer.get("nextToken"):
+                break
+            more = {"nextToken": answer["nextToken"]}
         # the oldest, because a repeated submission does nothing in its container
         oldest = min(found, key=lambda one: one.get("createdAt") or 0, default=None)
         return str(oldest["jobId"]) if oldest is not None else None
@@ -322,6 +330,8 @@ def job_of(described: Mapping[str, Any]) -> BatchJob:
 def _cause(reason: str) -> Cause:
     if _TAKEN.search(reason):
         return Cause.TAKEN
+    if _TIMED_OUT.search(reason):
+        return Cause.TIMEOUT
     return Cause.MEMORY if _MEMORY.search(reason) else Cause.LOST
 
 

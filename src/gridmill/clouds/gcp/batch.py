@@ -59,7 +59,7 @@ _EXIT_CODES: Mapping[int, str] = {
     50006: "the machine was recreated while the task ran",
 }
 """The reserved exit codes, with which Batch reports why a task ended."""
-_PREEMPTED = 50001
+_CAUSES: Mapping[int | None, Cause] = {50001: Cause.TAKEN, 50005: Cause.TIMEOUT}
 _MOVE = re.compile(r"(?:to|->) (?P<state>[A-Z]+)")
 _TROUBLE = re.compile(r"quota|exhausted|stockout|capacity|denied|not found|invalid|error", re.IGNORECASE)
 _HOPELESS = re.compile(r"machine.?type.*not found|permission.*denied|invalid", re.IGNORECASE)
@@ -270,7 +270,7 @@ def job_of(id: str, job: Mapping[str, Any], tasks: Iterable[Mapping[str, Any]]) 
         ended=_moved(events, ("SUCCEEDED", "FAILED", "CANCELLED")),
         exit_code=code,
         reason="; ".join(filter(None, (number, said))),
-        cause=Cause.TAKEN if code == _PREEMPTED and state == "FAILED" else Cause.LOST,
+        cause=_CAUSES.get(code, Cause.LOST) if state == "FAILED" else Cause.LOST,
     )
 
 

@@ -2,18 +2,14 @@
 results."""
 
 import logging
-import math
 import shutil
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from gridmill.codec import encode, from_builtins, to_builtins
-from gridmill.domain.amounts import MIB
-from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import (
     AttemptOutcome,
     Events,
@@ -23,7 +19,6 @@ from gridmill.domain.pod_protocol import (
     SecretValues,
 )
 from gridmill.domain.route import AttemptTransfers, Staging, Transfer
-from gridmill.domain.site import Site
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.storage_uri import below
 from gridmill.domain.version_manifest import contents_uri
@@ -32,12 +27,13 @@ from gridmill.errors import (
     GridmillError,
     InterruptedRunError,
     NotFoundError,
+    RefusedError,
     UnavailableError,
     explained,
 )
-from gridmill.ports.batch import BatchJob, BatchPhase, BatchPort, BatchRequest, QueueProblem
+from gridmill.ports.batch import BatchJob, BatchPhase, QueueProblem
 from gridmill.private_files import write_private
-from gridmill.sites.attempt_inputs import InputTrees, counts, farm_checkpoint_uri, farm_input
+from gridmill.sites.attempt_inputs import counts, farm_checkpoint_uri, farm_input
 from gridmill.sites.batch.attempt_record import (
     DIAGNOSIS_SECONDS,
     GANG_REFUSED,
@@ -50,7 +46,7 @@ from gridmill.sites.batch.attempt_record import (
     queue_verdict,
     stopped,
 )
-from gridmill.sites.batch.exchange import Exchange
+from gridmill.sites.batch.context import SiteContext, request_of
 from gridmill.sites.batch.journal import PodJournal
 from gridmill.sites.batch.manifest import (
     BatchCheckpoints,
@@ -65,8 +61,9 @@ from gridmill.sites.batch.manifest import (
     secret_request_object,
     secret_values_object,
 )
-from gridmill.sites.batch.settings import BatchSettings, for_resource, memory_request
+from gridmill.sites.batch.settings import for_resource
 from gridmill.transfer.contents import list_contents, write_contents
+from gridmill.transfer.errors import TransferRefusedError
 from gridmill.transfer.progress import TransferProgress, TransferState
 from gridmill.transfer.verify import check_order, seal
 
@@ -74,47 +71,7 @@ _LOG = logging.getLogger(__name__)
 COMING = ".coming"
 """The folder below the storage root in which incomplete downloads are stored."""
 _CANCEL_AGAIN_SECONDS = 30.0
-_LEAST_MEMORY_BYTES = 128 * MIB
 _SLOWING_SECONDS, _SLOWEST = 600.0, 6.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteContext:
-    """The objects that all attempts of a site share. `root_mark` is the path, below the storage root, of the
-    file by which a container recognises the storage root. `jobs` returns the last known state of a job, or
-    None if the service was not asked yet; `is_missing` returns for how many seconds the service has not known
-    it."""
-
-    site: Site
-    parsed: BatchSettings
-    root: Path
-    mark: str
-    root_mark: str
-    exchange: Exchange
-    service: BatchPort
-    trees: InputTrees
-    jobs: Callable[[str], BatchJob | None]
-    missing_seconds: Callable[[str], float]
-    now: Callable[[], float] = time.time
-    monotonic: Callable[[], float] = time.monotonic
-
-
-def request_of(record: BatchAttemptRecord, context: SiteContext) -> BatchRequest:
-    """Returns the job for the attempt."""
-    parsed = for_resource(context.site, record.settings)
-    endpoint = (parsed.bucket_endpoint,) if parsed.bucket_endpoint else ()
-    program = (parsed.python, "-P", "-m", "gridmill.bootstrap.batch_attempt")
-    return BatchRequest(
-        name=record.name,
-        command=(*program, context.exchange.bucket.url, record.order.attempt_id, *endpoint),
-        variables={},
-        cpus=max(1, math.ceil(record.given.cpus - 1e-9)),
-        memory_bytes=memory_request(max(_LEAST_MEMORY_BYTES, record.given.memory_bytes)),
-        gpus=record.given.gpus,
-        limit_seconds=parsed.time_limit_seconds,
-        spot=parsed.spot,
-        labels={"gridmill-owner": context.mark, "gridmill-attempt": record.order.attempt_id},
-    )
 
 
 class AttemptDriver:
@@ -142,7 +99,7 @@ class AttemptDriver:
         self._cancelled_at: float | None = None
         self._diagnosed_at = 0.0
         self._queue_problem: QueueProblem | None = None
-        self._is_asked_for_secrets = False
+        self._is_asked_for_secrets = self._has_secrets = False
 
     @property
     def id(self) -> str:
@@ -163,13 +120,26 @@ class AttemptDriver:
             raise UnavailableError(f"cannot be written: {error.strerror}", place=str(self._path)) from error
         self.record = record
 
+    def _note(self, record: BatchAttemptRecord) -> None:
+        """Use the record also if it cannot be stored, because a full disk must not keep a job running. A new
+        process gets or finds the same values again."""
+        with suppress(UnavailableError):
+            self.save(record)
+        self.record = record
+
     def request_stop(self, reason: str) -> None:
         """End the attempt soon."""
         with self.lock:
             if not self.record.stop:
-                self.save(replace(self.record, stop=reason))
+                self._note(replace(self.record, stop=reason))
         self._stop.set()
         self.due = 0.0
+
+    def ask_again(self) -> None:
+        """Ask for the values of secrets once more, because the connection to the control node was lost, and
+        with it perhaps the request or its answer."""
+        if not self._has_secrets:
+            self._is_asked_for_secrets = False
 
     def transfer(self) -> tuple[str, TransferState] | None:
         """Return the direction and the progress of the present transfer."""
@@ -184,18 +154,44 @@ class AttemptDriver:
         """Execute the next step, and store the time of the step after it. Temporary errors are shown as the
         problem of the attempt."""
         try:
-            self._advance()
+            try:
+                self._advance()
+            except (InterruptedRunError, UnavailableError):
+                raise
+            except GridmillError as error:
+                self._fail(error)
         except InterruptedRunError:
             self.due = 0.0
-        except UnavailableError as error:
-            self.problem = f"{self.id} waits: {explained(error)}"
-            self.due = self._context.monotonic() + 2 * self._context.parsed.poll_seconds
         except GridmillError as error:
-            self._end_by_home(
-                AttemptOutcome(
-                    state=AttemptState.FAILED, cause=Cause.INPUT, message=error.message, hint=error.hint
-                )
-            )
+            self._wait(error)
+
+    def _wait(self, error: GridmillError) -> None:
+        self.problem = f"{self.id} waits: {explained(error)}"
+        self.due = self._context.monotonic() + 2 * self._context.parsed.poll_seconds
+
+    def _fail(self, error: GridmillError) -> None:
+        """Decide about an error that does not pass by itself. While a job exists, the attempt waits if the
+        service or the bucket refuses access, because a person can restore the access, and the job goes on
+        meanwhile. After any other error, the attempt ends as soon as its job has ended."""
+        outcome = AttemptOutcome(
+            state=AttemptState.FAILED, cause=Cause.INPUT, message=error.message, hint=error.hint
+        )
+        if self.journal.has_ended(self.id):
+            return self._wait(error)
+        if self.record.phase is not AttemptPhase.SUBMITTED:
+            return self._end_by_home(outcome)
+        if isinstance(error, RefusedError | TransferRefusedError | ConflictError):
+            return self._wait(error)
+        if self.record.verdict is None:  # kept, so that also a new process ends the job
+            verdict = stopped(self.record.stop) if self.record.stop else outcome
+            with self.lock:
+                self.save(replace(self.record, verdict=verdict))
+        job = self._context.jobs(self.record.job_id)
+        missing_seconds = self._context.missing_seconds(self.record.job_id)
+        if missing_seconds >= LOST_SECONDS or (job is not None and job.phase is BatchPhase.ENDED):
+            return self._end_by_home(self.record.verdict or outcome)
+        self._wait(error)
+        return self._cancel()
 
     def _advance(self) -> None:
         if self.journal.has_ended(self.id):
@@ -261,7 +257,7 @@ class AttemptDriver:
     def _submit(self) -> None:
         """Submit the job, unless the service has the job from an earlier submission whose answer was lost."""
         service = self._context.service
-        known = service.find(self.record.name) if self.record.asked else None
+        known = self._find() if self.record.asked else None
         if known is None:
             if self.record.stop:
                 return self._end_by_home(stopped(self.record.stop))
@@ -274,9 +270,21 @@ class AttemptDriver:
         self.problem = ""
         return None
 
+    def _find(self) -> str | None:
+        """Return the id of the job. As long as the service does not answer, the job may exist, so that the
+        attempt must not end. Raises UnavailableError."""
+        try:
+            return self._context.service.find(self.record.name)
+        except UnavailableError:
+            raise
+        except GridmillError as error:
+            raise UnavailableError(error.message, hint=error.hint, place=error.place) from error
+
     # --- while the job exists
 
     def _follow(self) -> None:
+        # before the bucket is read, because a job costs money also while the bucket does not answer
+        cancel_error = self._cancel_if_asked()
         self._bring_events()
         self._ask_for_secrets()
         end = self._context.exchange.read(end_object(self.id), BatchEnd)
@@ -291,8 +299,8 @@ class AttemptDriver:
             return self._after_job(job, end)
         else:
             self._watch_queue(job)
-        if self.record.stop or self.record.verdict is not None:
-            self._cancel()
+        if cancel_error is not None:
+            raise cancel_error
         age = self._context.now() - self.record.submitted
         pace = min(_SLOWEST, 1.0 + age / _SLOWING_SECONDS)
         self.due = self._context.monotonic() + pace * self._context.parsed.poll_seconds
@@ -311,7 +319,7 @@ class AttemptDriver:
     def _ask_for_secrets(self) -> None:
         if self.secret_values is not None:
             self._context.exchange.write(secret_values_object(self.id), self.secret_values)
-            self.secret_values = None
+            self.secret_values, self._has_secrets = None, True
         if self.record.order.job.secrets and not self._is_asked_for_secrets:
             found = self._context.exchange.read(secret_request_object(self.id), SecretRequest)
             if found is not None:
@@ -323,6 +331,8 @@ class AttemptDriver:
         now = self._context.monotonic()
         self._ended_since = now if self._ended_since is None else self._ended_since
         never_ran = job.started is None
+        if end is None and self._follows_other_job():
+            return None
         if (
             end is None
             and not never_ran
@@ -344,7 +354,7 @@ class AttemptDriver:
             self.problem = ""
             return
         now = self._context.now()
-        queued = now - (job.created or self.record.submitted)
+        queued = now - self.record.submitted  # times of the service are from another clock
         timeout = for_resource(self._context.site, self.record.settings).queue_timeout_seconds
         is_long = queued >= min(DIAGNOSIS_SECONDS, timeout / 2)
         if is_long and now - self._diagnosed_at >= min(DIAGNOSIS_SECONDS, timeout / 2):
@@ -357,10 +367,35 @@ class AttemptDriver:
             with self.lock:
                 self.save(replace(self.record, verdict=verdict))
 
+    def _follows_other_job(self) -> bool:
+        """Return whether the attempt follows another job with its name from now on. If the answer to a
+        submission was lost and the service listed its job late, a second job was submitted. The first job
+        runs the attempt, and the second one does nothing."""
+        other = self._find()
+        if other is None or other == self.record.job_id:
+            return False
+        with self.lock:
+            self._note(replace(self.record, job_id=other))
+        self._ended_since = self._cancelled_at = None
+        return True
+
+    def _cancel_if_asked(self) -> GridmillError | None:
+        """End the job of an attempt that must end. Returns the error of the service."""
+        job = self._context.jobs(self.record.job_id)
+        is_over = job is not None and job.phase is BatchPhase.ENDED
+        if is_over or not (self.record.stop or self.record.verdict is not None):
+            return None
+        try:
+            self._cancel()
+        except GridmillError as error:
+            return error
+        return None
+
     def _cancel(self) -> None:
         now = self._context.monotonic()
         if self._cancelled_at is None or now - self._cancelled_at >= _CANCEL_AGAIN_SECONDS:
-            why = self.record.stop or (self.record.verdict.message if self.record.verdict else "")
+            verdict = self.record.verdict.message if self.record.verdict else ""
+            why = self.record.stop or verdict or "its pod has ended"
             self._context.service.cancel(self.record.job_id, f"Gridmill: {why}"[:200])
             self._cancelled_at = now
 
@@ -375,6 +410,9 @@ class AttemptDriver:
         if end.interrupted and outcome.state is not AttemptState.SUCCEEDED:
             outcome = replace(stopped(self.record.stop), use=outcome.use)
         download = Transfer()
+        if outcome.state is AttemptState.LOST:
+            # the container may have missed chunks, for example because a rule of the bucket deletes old ones
+            self._context.exchange.chunks.forget_listing()
         if outcome.state is AttemptState.SUCCEEDED and counts(order) and not self._context.parsed.shared_root:
             outcome, download = self._with_result(end, outcome)
         self._keep_checkpoints(done=outcome.state is AttemptState.SUCCEEDED)
@@ -461,7 +499,7 @@ class AttemptDriver:
         self._clean_up()
 
     def _clean_up(self) -> None:
-        """Delete the objects of an ended attempt. Its record stays until its pod has ended."""
+        """Delete the objects of an ended attempt."""
         self.problem = ""
         self.due = self._context.monotonic() + self._context.parsed.poll_seconds
         with suppress(UnavailableError):
@@ -473,24 +511,37 @@ class AttemptDriver:
 
     def end_now(self) -> bool:
         """End the job of the attempt, and return whether it has ended. Raises UnavailableError."""
-        service, record = self._context.service, self.record
-        if record.phase is AttemptPhase.ENDED:
+        try:
+            return self._end_now()
+        except UnavailableError:
+            raise
+        except GridmillError as error:
+            raise UnavailableError(error.message, hint=error.hint, place=error.place) from error
+
+    def _end_now(self) -> bool:
+        service = self._context.service
+        if self.record.phase is AttemptPhase.ENDED:
             return True
-        job_id = record.job_id or (service.find(record.name) if record.asked else None)
+        if self.record.asked and not self.record.job_id:
+            self._follows_other_job()
+        job_id = self.record.job_id
         if job_id:
-            if self._cancelled_at is None:
-                service.cancel(job_id, "Gridmill ends the pod of the attempt")
-                self._cancelled_at = self._context.monotonic()
+            self._cancel()
             job = service.describe([job_id]).get(job_id)
-            if job is not None and job.phase is not BatchPhase.ENDED:
+            if (job is not None and job.phase is not BatchPhase.ENDED) or self._follows_other_job():
                 return False
-        with suppress(UnavailableError):
+        try:
             self._context.exchange.delete_attempt(self.id)
+        except GridmillError as error:
+            if self.record.asked and not job_id:
+                raise  # a job that the service does not list yet does nothing only without a manifest
+            _LOG.warning("objects_not_deleted attempt=%s reason=%s", self.id, error)
         return True
 
     def forget(self) -> None:
         """Delete the record of the attempt."""
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):  # a new process deletes it
+            self._path.unlink(missing_ok=True)
 
     def _moving(self, direction: str) -> "_Moving":
         return _Moving(self._note_progress, direction)

@@ -114,9 +114,13 @@ def lost_outcome(job: BatchJob | None, interrupted: AttemptOutcome | None = None
     code = f", exit code {job.exit_code}" if job.exit_code is not None else ""
     if job.started is not None and job.ended is not None and not use.wall_seconds:
         use = MeasuredUse(wall_seconds=max(0.0, job.ended - job.started))
-    state = AttemptState.FAILED if job.cause is Cause.MEMORY else AttemptState.LOST
+    # another attempt would need as much memory or time
+    state = AttemptState.FAILED if job.cause in (Cause.MEMORY, Cause.TIMEOUT) else AttemptState.LOST
     message = f"the batch service ended job {job.id} ({job.status}{code}): {reason}"
-    return AttemptOutcome(state=state, cause=job.cause, message=message, use=use, exit_code=job.exit_code)
+    hint = "Set a longer `time_limit`." if job.cause is Cause.TIMEOUT else ""
+    return AttemptOutcome(
+        state=state, cause=job.cause, message=message, hint=hint, use=use, exit_code=job.exit_code
+    )
 
 
 def progress_text(job: BatchJob, now: float, problem: QueueProblem | None) -> str:

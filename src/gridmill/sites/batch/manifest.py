@@ -15,6 +15,8 @@ from gridmill.domain.pod_protocol import AttemptOrder, PodEvent
 
 MOST_RECORD_BYTES = 256 << 20
 """The largest size in bytes of a record in the bucket."""
+ATTEMPTS = "attempts"
+"""The folder with the objects of all attempts."""
 _NOT_PLAIN = re.compile(r"[^a-z0-9]+")
 
 
@@ -73,7 +75,7 @@ class BatchCheckpoints:
 
 def folder_of(attempt_id: str) -> str:
     """Returns the folder of the attempt's objects in the bucket."""
-    return f"attempts/{attempt_id}"
+    return f"{ATTEMPTS}/{attempt_id}"
 
 
 def manifest_object(attempt_id: str) -> str:

@@ -28,7 +28,7 @@ from gridmill.domain.pod_protocol import (
     Welcome,
 )
 from gridmill.domain.states import AttemptState, Cause
-from gridmill.errors import InputError, StorageError
+from gridmill.errors import GridmillError, InputError, StorageError
 from gridmill.ports.link import PodLink
 from gridmill.private_files import write_private
 from gridmill.sites.batch.attempt import AttemptDriver, attempt_states
@@ -68,25 +68,33 @@ class BatchPod:
         messages = self._link.receive()
         if messages is None:
             return self._disconnect()
-        for message in messages:
-            match message:
-                case Welcome(acknowledged=number):
-                    self.journal.acknowledge(number)
-                    self._sent = number
-                case Ack(number=number):
-                    self.journal.acknowledge(number)
-                case Start(order=order):
-                    if order.attempt_id not in self.drivers and not self.journal.has_ended(order.attempt_id):
-                        self._start(self, order)
-                case Stop() as stop:
-                    self._stop(stop)
-                case SecretValues() as values:
-                    self._give_secrets(values)
-                case Goodbye():
-                    self.has_said_goodbye = True
-                case _:
-                    pass
+        try:
+            for message in messages:
+                self._take(message)
+        except GridmillError:
+            # after the next Hello, the control node repeats everything that was not processed
+            self._disconnect()
+            raise
         self._send(self._link)
+
+    def _take(self, message: object) -> None:
+        match message:
+            case Welcome(acknowledged=number):
+                self.journal.acknowledge(number)
+                self._sent = number
+            case Ack(number=number):
+                self.journal.acknowledge(number)
+            case Start(order=order):
+                if order.attempt_id not in self.drivers and not self.journal.has_ended(order.attempt_id):
+                    self._start(self, order)
+            case Stop() as stop:
+                self._stop(stop)
+            case SecretValues() as values:
+                self._give_secrets(values)
+            case Goodbye():
+                self.has_said_goodbye = True
+            case _:
+                pass
 
     def _connected(self) -> bool:
         now = time.monotonic()
@@ -98,6 +106,8 @@ class BatchPod:
             link.close()
             return False
         self._link, self._sent = link, None
+        for driver in self.drivers.values():
+            driver.ask_again()
         states = {**_ended_states(self.journal), **attempt_states(self.drivers)}
         hello = Hello(
             pod_id=self.order.pod_id,

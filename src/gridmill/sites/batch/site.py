@@ -24,11 +24,12 @@ from gridmill.ports.batch import BatchJob, BatchPort
 from gridmill.ports.site import PodListeners, PodReport, PodStatus
 from gridmill.settings import Settings
 from gridmill.sites.attempt_inputs import InputTrees, KnownFolders
-from gridmill.sites.batch.attempt import AttemptDriver, SiteContext
+from gridmill.sites.batch.attempt import AttemptDriver
 from gridmill.sites.batch.attempt_record import AttemptPhase, BatchAttemptRecord
+from gridmill.sites.batch.context import SiteContext
 from gridmill.sites.batch.exchange import Exchange, open_exchange
 from gridmill.sites.batch.journal import PodJournal
-from gridmill.sites.batch.manifest import job_name
+from gridmill.sites.batch.manifest import ATTEMPTS, job_name
 from gridmill.sites.batch.pods import ENDED, BatchPod, mark_ended, read_order, write_order
 from gridmill.sites.batch.settings import SETTINGS, BatchSettings, bucket_options, read
 from gridmill.sites.marks import mark_of, mark_root
@@ -41,6 +42,8 @@ _ASKED = 100
 """The largest number of jobs in one request to the service."""
 _CHECK_SECONDS = 600.0
 _END_SECONDS = 60.0
+_CALL_SECONDS = 0.1
+"""The least time between two questions about jobs that are being ended, on average."""
 _TIDY_SECONDS = 7 * 86_400.0
 _SWEEP_SECONDS = 6 * 3600.0
 _PROBE_BYTES = 1 << 20
@@ -55,7 +58,8 @@ class JobReports:
     def __init__(self, service: BatchPort, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._service, self._monotonic = service, monotonic
         self._jobs: dict[str, BatchJob] = {}
-        self._missing_since: dict[str, float] = {}
+        self._missing: dict[str, tuple[float, float]] = {}
+        """The times of the first and of the last answer without the job."""
         self.problem = ""
 
     def get(self, job_id: str) -> BatchJob | None:
@@ -63,9 +67,10 @@ class JobReports:
         return self._jobs.get(job_id)
 
     def missing_seconds(self, job_id: str) -> float:
-        """Return for how many seconds the service has not known the job."""
-        since = self._missing_since.get(job_id)
-        return self._monotonic() - since if since is not None else 0.0
+        """Return for how many seconds the service has not known the job. The time after its last answer does
+        not count."""
+        first, last = self._missing.get(job_id, (0.0, 0.0))
+        return last - first
 
     def refresh(self, ids: Sequence[str]) -> None:
         """Request the states of these jobs from the service, and delete the states of all other jobs."""
@@ -81,14 +86,17 @@ class JobReports:
         self.problem = ""
         for gone in self._jobs.keys() - set(ids):
             del self._jobs[gone]
+        for gone in self._missing.keys() - set(ids):
+            del self._missing[gone]
 
     def _note_missing(self, ids: Sequence[str], found: Mapping[str, BatchJob]) -> None:
         now = self._monotonic()
         for job_id in ids:
             if job_id in found:
-                self._missing_since.pop(job_id, None)
+                self._missing.pop(job_id, None)
             else:
-                self._missing_since.setdefault(job_id, now)
+                first, _ = self._missing.get(job_id, (now, now))
+                self._missing[job_id] = first, now
 
 
 class BatchSite:
@@ -198,7 +206,21 @@ class BatchSite:
             self._wake.wait(_TURN_SECONDS)
             self._wake.clear()
 
+    def _forget_ended(self) -> None:
+        """Drop the attempts that have ended, because a pod may run thousands of them. Its journal knows that
+        they have ended."""
+        ended: list[AttemptDriver] = []
+        with self._lock:
+            for pod in self._pods.values():
+                if not pod.is_leaving:
+                    for key, one in tuple(pod.drivers.items()):
+                        if one.has_ended and not one.is_busy:
+                            ended.append(pod.drivers.pop(key))
+        for one in ended:
+            one.forget()
+
     def _turn(self) -> None:
+        self._forget_ended()
         with self._lock:
             pods = [pod for pod in self._pods.values() if not pod.is_leaving]
         for pod in pods:
@@ -254,7 +276,7 @@ class BatchSite:
 
     def _sweep(self, drivers: Sequence[AttemptDriver]) -> None:
         """Delete old chunks. Nothing is deleted while an attempt is open, because an attempt may need chunks
-        of any age."""
+        of any age. Objects of attempts are old if the bucket did not answer when the attempt ended."""
         from datetime import UTC, datetime, timedelta
 
         if any(not one.has_ended for one in drivers):
@@ -262,6 +284,8 @@ class BatchSite:
         before = datetime.now(UTC) - timedelta(seconds=self._parsed.keep_seconds)
         try:
             self._context.exchange.chunks.clear(before)
+            for name in tuple(self._bucket.older(before, ATTEMPTS)):
+                self._bucket.remove(name)
         except GridmillError as error:
             _LOG.info("bucket_not_tidied site=%s reason=%s", self._site.name, error)
 
@@ -336,25 +360,39 @@ class BatchSite:
                 if pod_id not in self._pods:
                     mark_ended(self._folder / "pods" / pod_id)
         until = self._monotonic() + _END_SECONDS
+        self._end([driver for pod in pods for driver in tuple(pod.drivers.values())], until)
         for pod in pods:
-            for driver in tuple(pod.drivers.values()):
-                self._end(driver, until)
             pod.mark_ended()
             with self._lock:
                 self._pods.pop(pod.order.pod_id, None)
             for driver in pod.drivers.values():
                 driver.forget()
 
-    def _end(self, driver: AttemptDriver, until: float) -> None:
-        """End the job of an attempt, after the step of the attempt that may run now. Raises
-        UnavailableError."""
-        driver.interrupt()
+    def _end(self, drivers: Sequence[AttemptDriver], until: float) -> None:
+        """End the jobs of attempts, after the steps of the attempts that may run now. The service gets the
+        requests to end all jobs before the method waits for the first one. Raises UnavailableError."""
+        for driver in drivers:
+            driver.interrupt()
+        left = list(drivers)
         while True:
-            if not driver.is_busy and driver.end_now():
+            problem: UnavailableError | None = None
+            waiting: list[AttemptDriver] = []
+            for driver in left:
+                try:
+                    has_ended = not driver.is_busy and driver.end_now()
+                except UnavailableError as error:
+                    problem, has_ended = error, False
+                if not has_ended:
+                    waiting.append(driver)
+            if not waiting:
                 return
-            if self._monotonic() >= until or self._closed.wait(min(1.0, self._parsed.poll_seconds)):
+            if problem is not None:
+                raise problem
+            left = waiting
+            pause = max(min(1.0, self._parsed.poll_seconds), _CALL_SECONDS * len(left))
+            if self._monotonic() >= until or self._closed.wait(pause):
                 raise UnavailableError(
-                    f"the batch service has not ended the job of {driver.id} yet",
+                    f"the batch service has not ended the job of {left[0].id} yet",
                     hint="Gridmill repeats the request.",
                 )
 

@@ -1,8 +1,17 @@
 """Requests to AWS Batch as values, and what its answers mean."""
 
+from collections.abc import Mapping
+
 import pytest
 
-from gridmill.clouds.aws.batch import definition_of, job_of, queue_problem, read_settings, submission
+from gridmill.clouds.aws.batch import (
+    AwsBatch,
+    definition_of,
+    job_of,
+    queue_problem,
+    read_settings,
+    submission,
+)
 from gridmill.domain.amounts import GIB
 from gridmill.domain.states import Cause
 from gridmill.errors import InputError
@@ -55,6 +64,7 @@ def test_a_definition_has_the_same_name_for_the_same_image_only() -> None:
     ("reason", "container", "cause"),
     [
         ("Host EC2 (instance i-0ab) terminated.", "", Cause.TAKEN),
+        ("Job attempt duration exceeded timeout", "", Cause.TIMEOUT),
         (
             "Essential container in task exited",
             "OutOfMemoryError: Container killed due to memory usage",
@@ -108,6 +118,20 @@ def test_a_job_that_stays_runnable_is_diagnosed(
     assert problem is not None
     assert words in problem.message
     assert problem.hopeless is hopeless
+
+
+class Pages:
+    """The answers to ListJobs, whose first page is empty."""
+
+    def call(self, service: str, region: str, action: str, **arguments: object) -> Mapping[str, object]:
+        if "nextToken" not in arguments:
+            return {"jobSummaryList": [], "nextToken": "2"}
+        return {"jobSummaryList": [{"jobName": "gm-1", "jobId": "j", "createdAt": 1}]}
+
+
+def test_a_job_on_a_later_page_is_found() -> None:
+    service = AwsBatch(read_settings(SETTINGS, "site s"), Pages())  # type: ignore[arg-type]
+    assert service.find("gm-1") == "j"
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ def test_the_exit_code_of_a_preempted_machine_names_it() -> None:
     assert (seen.created, seen.started, seen.ended) == (1.0, 5.5, 9.5)
     assert seen.reason.startswith("exit code 50001: the Spot machine was preempted; Job state is set")
     assert job_of("n", job, []).cause is Cause.LOST
+    late = {"status": {"state": "FAILED", "statusEvents": [event("Task failed", 8, 50005)]}}
+    assert job_of("n", job, [late]).cause is Cause.TIMEOUT
 
 
 def test_a_job_whose_machines_are_requested_is_queued() -> None:

@@ -1,0 +1,56 @@
+"""The objects that all attempts of a batch site share, and the request for the job of an attempt."""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gridmill.domain.amounts import MIB
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.site import Site
+from gridmill.ports.batch import BatchJob, BatchPort, BatchRequest
+from gridmill.sites.attempt_inputs import InputTrees
+from gridmill.sites.batch.attempt_record import BatchAttemptRecord
+from gridmill.sites.batch.exchange import Exchange
+from gridmill.sites.batch.settings import BatchSettings, for_resource, memory_request
+
+_LEAST_MEMORY_BYTES = 128 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteContext:
+    """The objects that all attempts of a site share. `root_mark` is the path, below the storage root, of the
+    file by which a container recognises the storage root. `jobs` returns the last known state of a job, or
+    None if the service was not asked yet; `missing_seconds` returns for how many seconds the service has
+    not known the job."""
+
+    site: Site
+    parsed: BatchSettings
+    root: Path
+    mark: str
+    root_mark: str
+    exchange: Exchange
+    service: BatchPort
+    trees: InputTrees
+    jobs: Callable[[str], BatchJob | None]
+    missing_seconds: Callable[[str], float]
+    now: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+
+
+def request_of(record: BatchAttemptRecord, context: SiteContext) -> BatchRequest:
+    """Returns the job for the attempt."""
+    parsed = for_resource(context.site, record.settings)
+    endpoint = (parsed.bucket_endpoint,) if parsed.bucket_endpoint else ()
+    program = (parsed.python, "-P", "-m", "gridmill.bootstrap.batch_attempt")
+    return BatchRequest(
+        name=record.name,
+        command=(*program, context.exchange.bucket.url, record.order.attempt_id, *endpoint),
+        variables={},
+        cpus=max(1, math.ceil(record.given.cpus - 1e-9)),
+        memory_bytes=memory_request(max(_LEAST_MEMORY_BYTES, record.given.memory_bytes)),
+        gpus=record.given.gpus,
+        limit_seconds=parsed.time_limit_seconds,
+        spot=parsed.spot,
+        labels={"gridmill-owner": context.mark, "gridmill-attempt": record.order.attempt_id},
+    )
