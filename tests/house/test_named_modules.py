@@ -11,7 +11,7 @@ HEAVY = {"light", "start-up"}
 PROCESSES = {
     ("gridmill.farm.confinement", "gridmill.pod.confined"),
     ("gridmill.sdk.embedded_node", "gridmill.embedded"),
-    ("gridmill.sites.batch.attempt", "gridmill.bootstrap.batch_attempt"),
+    ("gridmill.sites.batch.context", "gridmill.bootstrap.batch_attempt"),
     ("gridmill.sites.batch.runner", "gridmill.pod"),
     ("gridmill.sites.machine_memory", "gridmill.pod"),
     ("gridmill.sites.machine_memory", "gridmill.pod.standby"),
