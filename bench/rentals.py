@@ -108,7 +108,7 @@ control node is killed (SIGKILL) before or after one of its commits or one of it
 starts again at once, after 60 s, or never. The others have one of these faults: {faults}.
 Many schedules have two faults, and some rent 50 machines at the same time. The lists of the provider are up
 to 60 s late in half of the schedules. The simulated provider counts which machines exist and what they cost,
-independent of the records of Gridmill.
+independently of the records of Gridmill.
 
 The rows are the ways in which a machine can end itself: by a shutdown (as at EC2), by a timer of the provider
 (as at Google), by a call to the provider with a credential of its own, or not at all. Without a restart, a
@@ -123,7 +123,7 @@ If the control node never starts again, keys and security groups remain, which c
 deletes them ([End forgotten machines](../how-to/reap.md)). A machine that cannot end itself is leaked then.
 Such machines are rented only with `accept_no_self_end`, and need `gridmill reap` at another place.
 A machine that hangs, so that no program runs on it, ends only by a control node or by a timer of the
-provider. If the control node can reach it no more, it gives the machine up after the same 15 minutes.
+provider. If such a machine does not answer for the same 15 minutes, the control node ends it.
 The provider is simulated: no schedule was run against the account of a real provider.
 
 `python -m bench rental-processes` repeats the test with real processes: `gridmill up` is ended by SIGKILL or

@@ -73,18 +73,20 @@ _LEFT = pytest.StashKey[list[str]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The time that a run may take on a machine of unknown speed."""
     parser.addoption(
-        "--minutes", type=float, help="skip the tests whose turn comes after so many minutes, and count them"
+        "--minutes", type=float, help="skip the tests that would start after this number of minutes"
     )
     parser.addoption(
-        "--first", type=int, help="begin with this file, counted from 0, and not with the longest"
+        "--first",
+        type=int,
+        help="begin with the file of this number, counted from 0, instead of the longest file",
     )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips what is late. Fixtures of the session are not made for it."""
+    """Skips the tests that would start too late, before the fixtures of the session are created."""
     minutes = item.config.getoption("minutes")
     if minutes is not None and time.monotonic() - _BEGAN > minutes * 60:
-        pytest.skip(f"its turn came after the {minutes:g} minutes of this run")
+        pytest.skip(f"the {minutes:g} minutes of this run are over")
 
 
 def pytest_configure(config: pytest.Config) -> None:

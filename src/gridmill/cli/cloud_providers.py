@@ -27,25 +27,26 @@ Profile = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="For a cloud provider: profile with the credentials, as the tools of the provider know it.",
+        help="For AWS: profile of ~/.aws with the credentials.",
         show_default=False,
     ),
 ]
 AccessKeyId = Annotated[
     str | None,
-    typer.Option(metavar="ID", help="For a cloud provider: id of the access key.", show_default=False),
+    typer.Option(metavar="ID", help="For AWS: id of the access key.", show_default=False),
 ]
 SecretName = Annotated[
     str | None,
     typer.Option(
         "--secret",
         metavar="NAME",
-        help="For a cloud provider: name of the secret with the access key (`gridmill add secret NAME`).",
+        help="For a cloud provider: name of the secret (`gridmill add secret NAME`) with the access"
+        " key (aws), the JSON key of a service account (gcp) or the API key (lambda).",
         show_default=False,
     ),
 ]
 _SECRETS = {"gcp": "service_account_key", "lambda": "api_key"}
-"""The setting with the name of the secret, by the kind of the provider."""
+"""The setting that contains the name of the secret, by the kind of the provider."""
 _PAGES = {
     "aws": "Rent machines from Amazon EC2",
     "gcp": "Rent machines from Google Compute Engine",

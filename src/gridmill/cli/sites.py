@@ -49,7 +49,11 @@ Address = Annotated[
 ]
 Setting = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Set a setting of the site. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Set a setting of the site, resource or cloud provider. Repeatable.",
+    ),
 ]
 ExportBucket = Annotated[
     str | None,
@@ -129,12 +133,11 @@ def add(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Add a site, at which jobs can run, join a farm, or add a cloud provider or a secret.
+    """Add a site, a farm (`cluster`), a cloud provider or a secret.
 
-    Gridmill connects to a site immediately. For a cloud provider, it checks the credentials, the rights and
-    the quotas. The value of a secret is read from --file, from standard input,
-    or from a prompt without echo. It is stored encrypted and never shown. If the secret exists, its value is
-    replaced.
+    Gridmill connects to a site immediately. For a cloud provider, Gridmill checks the credentials, the rights
+    and the quotas. The value of a secret is read from --file, from standard input, or from a prompt without
+    echo. The value is stored encrypted and never shown. If the secret exists, its value is replaced.
     """
     options = ProviderOptions(region=region, profile=profile, access_key_id=access_key_id, secret=secret)
     if what != Addable.CLOUDPROVIDER:

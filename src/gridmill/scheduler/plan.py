@@ -486,8 +486,8 @@ def _call_off(draft: DraftPlan) -> None:
 
 
 def _without_machines(draft: DraftPlan) -> Iterator[str]:
-    """Yield deployments that are starting without a lease for jobs whose budget is used. They would count as
-    machines of their site until the budget is raised."""
+    """Yield deployments that are starting without a lease for jobs whose budget is used up. Otherwise they
+    would count as machines of their site until the budget is increased."""
     snapshot, places = draft.snapshot, draft.snapshot.places
     rented = {lease.pod_id for lease in snapshot.leases.values()}
     for name in sorted(places.coming.keys() & snapshot.lines.waiting.keys()):

@@ -1,4 +1,4 @@
-"""Which budgets of rented machines are used."""
+"""Which budgets of rented machines are used up."""
 
 import pytest
 

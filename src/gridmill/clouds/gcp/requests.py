@@ -173,7 +173,7 @@ class GcpRequests:
         except UnavailableError:
             raise
         except GridmillError as error:
-            # the operation goes on, so that this is no refusal of what it does
+            # the operation continues, so this error is not a refusal of the operation
             raise UnavailableError(error.message, hint=error.hint, place=error.place) from error
 
     def in_parallel(

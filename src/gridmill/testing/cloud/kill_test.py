@@ -69,10 +69,11 @@ ENDS = (*KILLS, Disaster.INTERRUPT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """One story: `machines` jobs, each on a rented machine of its own. A kill happens at the commit or the
-    call number `at`, counted from 1. Another fault begins at the time `at` in seconds. `restart_after` is
-    the time after which an ended control node starts again, or infinite. A second fault `also`, which ends no
-    control node, begins at the time `also_at`. With `lag`, lists of the provider are late."""
+    """One schedule of faults for `machines` jobs, each on a rented machine of its own. A kill happens at the
+    commit or the call number `at`, counted from 1. Another fault begins at the time `at` in seconds.
+    `restart_after` is the time after which an ended control node starts again, or infinite. A second fault
+    `also`, which ends no control node, begins at the time `also_at`. With `lag`, lists of the provider are
+    late."""
 
     mode: SelfEnd
     disaster: Disaster
