@@ -11,7 +11,7 @@ from gridmill.control.steps.damage import report_new, set_right, summarize
 from gridmill.control.steps.lease_records import left_text, provider_of
 from gridmill.control.ticks.advance import advance
 from gridmill.control.ticks.backfills import keep_backfills
-from gridmill.control.ticks.budgets import keep_budgets
+from gridmill.control.ticks.budgets import check_budgets
 from gridmill.control.ticks.dispatch import dispatch
 from gridmill.control.ticks.look_elsewhere import reconsider_sites
 from gridmill.control.ticks.observe import observe
@@ -89,7 +89,7 @@ class ControlNode:
                 until_due = min(
                     keep_schedules(control), keep_backfills(control), reconsider_sites(control.job_moves)
                 )
-                keep_budgets(starting, control.rentals)
+                check_budgets(starting, control.rentals)
                 wanted = dispatch(control)
                 until_due = min(until_due, rent(control))
             until_due = min(until_due, reap(starting, control.bring_ups, control.sites, control.limits))

@@ -28,7 +28,7 @@ def has_terms(job: Job) -> bool:
     return job.deadline_seconds is not None or job.budget_micros is not None
 
 
-def within_terms(
+def choice_within_terms(
     ledger: Ledger,
     rentals: Rentals,
     job_run: JobRun,

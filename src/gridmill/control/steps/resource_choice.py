@@ -7,7 +7,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.state import Catalog, JobMoves, SiteStates
 from gridmill.control.steps.end_attempt import defect
 from gridmill.control.steps.inputs import inputs_of
-from gridmill.control.steps.job_terms import has_terms, within_terms
+from gridmill.control.steps.job_terms import choice_within_terms, has_terms
 from gridmill.control.steps.parts import cut
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.run_lifecycle import resources_for
@@ -73,7 +73,7 @@ def chosen_resource(
     if has_terms(job):
         named = {one.name: one for one in resources}
         now = moves.timeline.now()
-        choice = within_terms(
+        choice = choice_within_terms(
             moves.ledger, moves.rentals, job_run, choice, named, sizings, now, standing=standing
         )
     chosen = next(one for one in resources if one.name == choice.resource)

@@ -42,7 +42,7 @@ class BudgetDecision:
     events: tuple[tuple[WaitingRun, Owner], ...] = ()
 
 
-def keep_budgets(starting: Starting, rentals: Rentals) -> None:
+def check_budgets(starting: Starting, rentals: Rentals) -> None:
     """Find the budgets that are used up, and record an event in the runs whose jobs wait for this reason.
     Machines that are rented already continue. Until a site has listed its machines, it is unknown which of
     them ended while the control node did not run. Until then, the leases of the site do not count, and

@@ -121,8 +121,8 @@ class AttemptDriver:
         self.record = record
 
     def _note(self, record: BatchAttemptRecord) -> None:
-        """Use the record also if it cannot be stored, because a full disk must not keep a job running. A new
-        process gets or finds the same values again."""
+        """Use the record even if it cannot be stored, because a job must not continue only because the disk
+        is full. A new process gets or finds the same values again."""
         with suppress(UnavailableError):
             self.save(record)
         self.record = record
@@ -136,8 +136,8 @@ class AttemptDriver:
         self.due = 0.0
 
     def ask_again(self) -> None:
-        """Ask for the values of secrets once more, because the connection to the control node was lost, and
-        with it perhaps the request or its answer."""
+        """Request the values of secrets again. The connection to the control node was lost, and the request
+        or its answer may be lost too."""
         if not self._has_secrets:
             self._is_asked_for_secrets = False
 
@@ -170,7 +170,7 @@ class AttemptDriver:
         self.due = self._context.monotonic() + 2 * self._context.parsed.poll_seconds
 
     def _fail(self, error: GridmillError) -> None:
-        """Decide about an error that does not pass by itself. While a job exists, the attempt waits if the
+        """Handle an error that a repeated call does not solve. While a job exists, the attempt waits if the
         service or the bucket refuses access, because a person can restore the access, and the job goes on
         meanwhile. After any other error, the attempt ends as soon as its job has ended."""
         outcome = AttemptOutcome(
@@ -271,8 +271,8 @@ class AttemptDriver:
         return None
 
     def _find(self) -> str | None:
-        """Return the id of the job. As long as the service does not answer, the job may exist, so that the
-        attempt must not end. Raises UnavailableError."""
+        """Return the id of the job. While the service does not answer, the job may exist, so the attempt must
+        not end. Raises UnavailableError."""
         try:
             return self._context.service.find(self.record.name)
         except UnavailableError:

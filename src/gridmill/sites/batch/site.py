@@ -43,7 +43,7 @@ _ASKED = 100
 _CHECK_SECONDS = 600.0
 _END_SECONDS = 60.0
 _CALL_SECONDS = 0.1
-"""The least time between two questions about jobs that are being ended, on average."""
+"""The least average time between two requests for the states of jobs that are being ended."""
 _TIDY_SECONDS = 7 * 86_400.0
 _SWEEP_SECONDS = 6 * 3600.0
 _PROBE_BYTES = 1 << 20
