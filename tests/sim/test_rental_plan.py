@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 from tests.kit.rented_site import AWS, RentedGrid
 
-from gridmill.control.rentable import OFFERS_SECONDS
+from gridmill.control.rentable import ASK_AGAIN_SECONDS, OFFERS_SECONDS
 from gridmill.control.site_monitor import SiteMonitor
 from gridmill.control.steps.job_terms import over_budget, spent_micros
 from gridmill.control.usecases.runs import RunUseCases
@@ -150,12 +150,18 @@ def test_offers_are_read_once_until_they_are_old_or_a_resource_has_new_terms():
     monitor.survey(site)
     assert asked == [("", "")] * 2
 
-    def fail(*_: object) -> tuple[Offer, ...]:
+    def fail(region: str, instance_type: str) -> tuple[Offer, ...]:
+        asked.append((region, instance_type))
         raise UnavailableError("the provider does not answer")
 
     grid.world.provider.offers = fail
     grid.clock.advance(OFFERS_SECONDS)
+    for _ in range(3):
+        monitor.survey(site)
+    assert asked == [("", "")] * 3
+    grid.clock.advance(ASK_AGAIN_SECONDS)
     monitor.survey(site)
+    assert asked == [("", "")] * 4
     assert grid.node.control.ledger.snapshot.sites[AWS].market is not None
 
 

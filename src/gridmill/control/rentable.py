@@ -6,7 +6,7 @@ new terms.
 
 from collections.abc import Callable, Iterable
 
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.lease import RentalTerms
 from gridmill.domain.machine import Offer
 from gridmill.domain.rental_nodes import nodes_of_offers
@@ -19,6 +19,9 @@ from gridmill.scheduler.nodes_within_terms import nodes_within_terms, terms_of
 
 OFFERS_SECONDS = 300.0
 """The time for which offers are used again. Prices of spot machines change often."""
+ASK_AGAIN_SECONDS = 60.0
+"""The time after which a provider that did not answer is asked for its offers again. Sites are polled more
+often, and providers limit the rate of calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +34,8 @@ class SiteNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """The nodes and offers that were read through an interface for these terms, with the time of the
-    monotonic clock."""
+    """The nodes and offers that were read through an interface for these terms. They are read again
+    OFFERS_SECONDS after the time `at` of the monotonic clock."""
 
     port: SitePort
     terms: frozenset[RentalTerms]
@@ -64,6 +67,7 @@ class RentableNodes:
         except UnavailableError:
             if same is None:
                 raise
+            self._readings[site.name] = replace(same, at=now - OFFERS_SECONDS + ASK_AGAIN_SECONDS)
             return same.found
         self._readings[site.name] = _Reading(port=port, terms=terms, at=now, found=found)
         return found

@@ -212,8 +212,8 @@ def _is_affordable(one: TimeAndCost, budget_micros: int | None) -> bool:
     return budget_micros is None or (one.micros is not None and one.micros <= budget_micros)
 
 
-def _by_time(one: TimeAndCost) -> tuple[bool, float, int]:
-    return one.seconds is None, one.seconds or 0.0, one.micros or 0
+def _by_time(one: TimeAndCost) -> tuple[bool, float, bool, int]:
+    return one.seconds is None, one.seconds or 0.0, one.micros is None, one.micros or 0
 
 
 def _by_cost(one: TimeAndCost) -> tuple[bool, int, float]:

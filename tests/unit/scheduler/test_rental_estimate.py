@@ -163,6 +163,12 @@ def test_a_budget_excludes_what_exceeds_it_and_what_has_no_known_cost() -> None:
     assert choose_within((HERE, QUICK), budget_micros=0).resource == "here"
 
 
+def test_an_unknown_cost_is_more_than_a_known_one_if_no_time_is_known() -> None:
+    unknown = TimeAndCost(resource="unknown", seconds=None, micros=None)
+    known = TimeAndCost(resource="known", seconds=None, micros=1_000_000)
+    assert choose_within((unknown, known), deadline_seconds=100.0).resource == "known"
+
+
 NUMBERS = st.one_of(st.none(), st.integers(0, 9))
 
 
