@@ -142,6 +142,20 @@ def test_the_transferred_bytes_of_an_attempt_are_part_of_the_cost():
     assert row.kinds[CostKind.EGRESS] == 2 * CHARGES.egress_micros
 
 
+def test_the_bytes_of_an_attempt_that_ends_at_a_restart_are_part_of_the_cost():
+    grid = RentedGrid()
+    run = start(grid)
+    grid.until(lambda: any(one.uses for one in grid.leases()))
+    grid.control_dies()
+    control = grid.node.control
+    with grid.node.changing() as transaction:
+        (attempt,) = control.ledger.snapshot.attempts.values()
+        settle_attempt(control.starting.endings, transaction, attempt, sent(2 * 10**9))
+    grid.until(grid.is_over)
+    (row,) = LeaseUseCases(grid.node).costs(by=CostBy.JOB, run=run.id)
+    assert row.kinds[CostKind.EGRESS] == 2 * CHARGES.egress_micros
+
+
 def test_each_machine_of_a_gang_pays_for_its_own_transfers():
     grid = RentedGrid(workers=2)
     gang = replace(TRAIN, command=CommandSpec(run="true", workers=2))

@@ -13,11 +13,11 @@ from gridmill.domain.amounts import show_seconds
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.lease import LaunchTry, Lease, LeaseState, TryState, lease_cost_micros
-from gridmill.domain.lease_cost import Subject
+from gridmill.domain.lease_cost import Subject, live_uses
 from gridmill.domain.pod_protocol import AttemptOutcome, Event
 from gridmill.domain.reaping import reap_command
 from gridmill.domain.rental_estimate import show_money
-from gridmill.domain.run import Attempt, JobRun
+from gridmill.domain.run import Attempt, JobRun, attempt_id_of
 from gridmill.domain.site import Site
 from gridmill.domain.states import AttemptState, Cause, DeploymentState
 from gridmill.ports.site import SitePort
@@ -183,6 +183,20 @@ def live_on(ledger: Ledger, lease: Lease) -> Mapping[Subject, int]:
         key = _subject(ledger, attempt)
         counts[key] = counts.get(key, 0) + 1
     return counts
+
+
+def last_attempts(ledger: Ledger, lease: Lease) -> frozenset[str]:
+    """Return the last attempts on the machine of a lease of the jobs that used it when the lease was written.
+    After a restart, those that are not live any more have ended meanwhile."""
+    found: set[str] = set()
+    for _, run_id, job in live_uses(lease):
+        job_run = ledger.read(JobRun, f"{run_id}/{job}")
+        attempt = (
+            None if job_run is None else ledger.read(Attempt, attempt_id_of(job_run.id, job_run.attempts))
+        )
+        if attempt is not None and attempt.pod_id == lease.pod_id:
+            found.add(attempt.id)
+    return frozenset(found)
 
 
 def has_failed(ledger: Ledger, attempts: Iterable[str]) -> bool:

@@ -25,6 +25,7 @@ from gridmill.control.state import Control
 from gridmill.control.steps.lease_records import (
     Renting,
     has_failed,
+    last_attempts,
     live_on,
     machine_text,
     provider_of,
@@ -111,7 +112,8 @@ _NOT_OPEN = "the site is not open, so that its machines cannot be ended now"
 def _with_uses(ledger: Ledger, rental: SiteRental, lease: Lease, now: float) -> Lease:
     """Return the lease with the use of its machine, if the jobs on the machine have changed."""
     live = frozenset(one.id for one in ledger.snapshot.attempts_on(lease.pod_id))
-    ended = rental.live.get(lease.id, frozenset()) - live
+    before = rental.live.get(lease.id)
+    ended = (last_attempts(ledger, lease) if before is None else before) - live
     rental.live[lease.id] = live
     if ended and has_failed(ledger, ended):
         lease = replace(lease, failed=now)
