@@ -156,7 +156,9 @@ class GcpRequests:
         while operation.get("status") != "DONE":
             if time.monotonic() >= until:
                 return None
-            name = operation["name"]
+            name = operation.get("name")
+            if not name:
+                raise UnavailableError("the answer is not an operation", place=f"gcp {where} wait")
             began = time.monotonic()
             operation = self._waited(f"/{where}/operations/{name}/wait")
             if operation.get("status") != "DONE":

@@ -88,7 +88,10 @@ class LambdaRequests:
     ) -> Mapping[str, Any]:
         place = f"lambda {method} {path}"
         client, settings = self._open(place)
-        self.rate_limit.wait(place, is_launch=is_launch)
+        try:
+            self.rate_limit.wait(place, is_launch=is_launch)
+        except UnavailableError as error:  # a launch that was not sent needs no search for its machine
+            raise RateError(error.message, hint=error.hint, place=error.place) from error
         try:
             answer = client.request(
                 method,

@@ -125,7 +125,7 @@ def test_a_refused_launch_has_its_class_unless_the_machine_exists(answer, error)
 
 
 @pytest.mark.parametrize(
-    "answer", [httpx.ReadTimeout("slow"), refusal(503, "backendError"), (502, "<html>"), (200, "<html>")]
+    "answer", [httpx.ReadTimeout("slow"), refusal(503, "backendError"), (502, "<html>"), (200, "<html>"), {}]
 )
 def test_a_launch_without_an_answer_may_have_started_a_machine(answer):
     cloud = _cloud(_api(**{INSERT: answer}))

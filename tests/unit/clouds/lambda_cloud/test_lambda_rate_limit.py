@@ -5,6 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gridmill.clouds.lambda_cloud.rate_limit import CALL_SECONDS, LAUNCH_SECONDS, RateLimit
+from gridmill.clouds.lambda_cloud.requests import LambdaRequests, RateError
+from gridmill.clouds.lambda_cloud.settings import LambdaSettings
 from gridmill.errors import UnavailableError
 
 
@@ -43,6 +45,13 @@ def test_one_call_per_second(rate_limit, time):
     time.now += 100
     rate_limit.wait("x")
     assert len(time.pauses) == 3
+
+
+def test_a_launch_that_was_held_back_counts_as_not_sent(rate_limit):
+    rate_limit.hold(100.0, is_launch=True)
+    requests = LambdaRequests(LambdaSettings(api_key="k"), rate_limit=rate_limit)
+    with pytest.raises(RateError, match="next"):
+        requests.post("/instance-operations/launch", {}, is_launch=True)
 
 
 def test_a_new_process_leaves_the_time_that_an_earlier_one_needs():
