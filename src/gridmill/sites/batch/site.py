@@ -135,6 +135,7 @@ class BatchSite:
         )
         self._lock = threading.RLock()
         self._pods: dict[str, BatchPod] = {}
+        self._without_pod: list[AttemptDriver] = []
         self._closed, self._wake = threading.Event(), threading.Event()
         self._checked: tuple[float, str] | None = None
         self._workers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="gridmill-batch")
@@ -171,9 +172,29 @@ class BatchSite:
             return
         pod = self._pods.get(record.pod_id)
         if pod is None:
-            path.unlink(missing_ok=True)  # its pod was torn down, which ended the attempt
-            return
+            return self._continue_without_pod(path, record)
         pod.drivers[record.order.attempt_id] = AttemptDriver(self._context, record, pod.journal, path)
+
+    def _continue_without_pod(self, path: Path, record: BatchAttemptRecord) -> None:
+        folder = self._folder / "pods" / record.pod_id
+        if (folder / ENDED).exists():
+            path.unlink(missing_ok=True)  # the attempt was ended before its pod
+            return
+        # the order of the pod is damaged, so that the control node gets no events and counts the attempt as
+        # lost, but its job may run
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        journal = PodJournal(folder / "journal.jsonl")
+        self._without_pod.append(AttemptDriver(self._context, record, journal, path))
+
+    def _end_without_pod(self) -> None:
+        """End the jobs of attempts whose pods are damaged."""
+        for driver in tuple(self._without_pod):
+            try:
+                if driver.end_now():
+                    self._without_pod.remove(driver)
+                    driver.forget()
+            except UnavailableError as error:
+                _LOG.warning("batch_job_not_ended attempt=%s reason=%s", driver.id, error)
 
     def _pod(self, order: PodOrder, folder: Path) -> BatchPod:
         address = self._link.partition(":")[2]
@@ -264,6 +285,7 @@ class BatchSite:
         next_sweep = self._monotonic() + _SWEEP_SECONDS
         while not self._closed.wait(self._parsed.poll_seconds):
             try:
+                self._end_without_pod()
                 drivers = self._drivers()
                 submitted = [one.record for one in drivers if one.record.phase is AttemptPhase.SUBMITTED]
                 if submitted:

@@ -131,14 +131,16 @@ class World:
             "queue": "q",
             "poll": "50ms",
         }
-        declared = Site(name="batch", kind=SiteKind.BATCH, settings=values)
+        self.declared = Site(name="batch", kind=SiteKind.BATCH, settings=values)
         self.folder = self.home / "batch" / "batch"
         write_order(self.folder / "pods" / POD.pod_id, POD)
         (self.folder / "attempts").mkdir()
         for number in range(1, count + 1):
             self.write(number)
+
+    def open(self) -> BatchSite:
         settings = read_settings({"GRIDMILL_HOME": str(self.home)})
-        self.site = BatchSite(settings, declared, read(declared), self.service, Exchange(self.bucket))
+        return BatchSite(settings, self.declared, read(self.declared), self.service, Exchange(self.bucket))
 
     def write(self, number: int) -> None:
         job_id = f"job-{number}"
@@ -164,7 +166,8 @@ def test_all_jobs_of_a_pod_are_asked_to_end_before_one_is_waited_for(tmp_path: P
     world = World(tmp_path, 3)
     world.service.stubborn = True
     world.bucket.error = UnavailableError("the bucket's server does not answer")
-    ending = Thread(target=world.site.tear_down, args=([POD.pod_id],))
+    site = world.open()
+    ending = Thread(target=site.tear_down, args=([POD.pod_id],))
     ending.start()
     until = time.monotonic() + 30.0
     while len(world.service.cancelled) < 3:
@@ -175,13 +178,28 @@ def test_all_jobs_of_a_pod_are_asked_to_end_before_one_is_waited_for(tmp_path: P
     ending.join(30.0)
     assert not ending.is_alive()
     assert not any(world.path(number).exists() for number in (1, 2, 3))
-    world.site.close()
+    site.close()
+
+
+def test_the_job_of_a_pod_whose_order_is_damaged_is_ended(tmp_path: Path) -> None:
+    world = World(tmp_path, 1)
+    (world.folder / "pods" / POD.pod_id / "order.json").write_bytes(b"{")
+    site = world.open()
+    site.start()
+    try:
+        until = time.monotonic() + 30.0
+        while world.path(1).exists():
+            assert time.monotonic() < until
+        assert world.service.cancelled == ["job-1"]
+    finally:
+        site.close()
 
 
 def test_an_attempt_that_has_ended_uses_no_memory_and_no_file(tmp_path: Path) -> None:
     world = World(tmp_path, 1)
     world.service.end("job-1", started=None)
-    world.site.start()
+    site = world.open()
+    site.start()
     try:
         until = time.monotonic() + 30.0
         while world.path(1).exists():
@@ -189,7 +207,7 @@ def test_an_attempt_that_has_ended_uses_no_memory_and_no_file(tmp_path: Path) ->
         journal = PodJournal(world.folder / "pods" / POD.pod_id / "journal.jsonl")
         assert journal.has_ended("p-1.one.1")
     finally:
-        world.site.close()
+        site.close()
 
 
 def test_a_service_that_does_not_answer_does_not_make_a_job_missing() -> None:
