@@ -11,6 +11,7 @@ import pytest
 from gridmill import plugins
 from gridmill.bootstrap.node import EmbeddedNode, embed
 from gridmill.declarations import read_pipeline
+from gridmill.domain.frozen import replace
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, AttemptState, JobState, RunState
 from gridmill.domain.views import JobView, RunView
@@ -72,7 +73,8 @@ class Home:
             **more,
         }
         self.prepare()
-        self.node.grid.add_site(Site(name="batch", kind=SiteKind.BATCH, settings=settings))
+        self.site = Site(name="batch", kind=SiteKind.BATCH, settings=settings)
+        self.node.grid.add_site(self.site)
 
     def prepare(self) -> None:
         """What is done before the site is added."""
@@ -197,6 +199,20 @@ def test_a_new_control_node_continues_with_the_job(home: ProcessHome) -> None:
     assert view.run.state is RunState.SUCCEEDED, two(view).job.message
     assert len(home.service.jobs) == 1
     assert home.log(run) == "begun\nwaits\n"
+
+
+def test_a_site_that_is_configured_again_continues_with_the_job(home: ProcessHome) -> None:
+    go = home.folder / "go"
+    run = home.start(f"echo waits; while [ ! -e '{go}' ]; do sleep 0.1; done; echo went")
+    home.wait(lambda: "waits" in home.log(run), "the job runs")
+    home.node.grid.add_site(
+        replace(home.site, settings={**home.site.settings, "poll": "200ms"}), replace=True
+    )
+    go.touch()
+    view = home.ended(run)
+    assert view.run.state is RunState.SUCCEEDED, two(view).job.message
+    assert len(home.service.jobs) == 1
+    assert home.log(run) == "begun\nwaits\nwent\n"
 
 
 def test_a_reclaimed_machine_costs_no_attempt_and_the_job_resumes(home: ProcessHome) -> None:

@@ -1,6 +1,7 @@
 """The site of kind `batch`: each attempt is one job of a managed batch service. It implements SitePort and
 TransferSite."""
 
+import fcntl
 import logging
 import shutil
 import threading
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from gridmill.codec import decode
 from gridmill.domain.artifact import Artifact
@@ -49,6 +50,7 @@ _SWEEP_SECONDS = 6 * 3600.0
 _PROBE_BYTES = 1 << 20
 _GONE = PodReport(status=PodStatus.GONE, message="it has ended or was never started")
 _RUNNING = PodReport(status=PodStatus.RUNNING)
+_UNKNOWN = PodReport(status=PodStatus.UNKNOWN, message="the pods of the site were not read yet")
 
 
 class JobReports:
@@ -111,8 +113,7 @@ class BatchSite:
         exchange: Exchange,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Continues all pods and attempts that an earlier process of this home left. `exchange` is the part
-        of the bucket that belongs to this home. Raises StorageError."""
+        """`exchange` is the part of the bucket that belongs to this home. Raises StorageError."""
         self._settings, self._site, self._parsed, self._service = settings, site, parsed, service
         self._monotonic = monotonic
         self._folder = settings.home / "batch" / site.name
@@ -136,23 +137,48 @@ class BatchSite:
         self._lock = threading.RLock()
         self._pods: dict[str, BatchPod] = {}
         self._without_pod: list[AttemptDriver] = []
-        self._closed, self._wake = threading.Event(), threading.Event()
+        self._closed, self._wake, self._is_open = threading.Event(), threading.Event(), threading.Event()
+        self._owner: IO[str] | None = None
+        """The file whose lock only one object has, because each object numbers the events of its pods."""
         self._checked: tuple[float, str] | None = None
         self._workers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="gridmill-batch")
         self._threads = [
             threading.Thread(target=run, name=f"gridmill-batch-{name}", daemon=True)
             for name, run in (("pods", self._run), ("jobs", self._poll))
         ]
-        self._continue()
 
     def start(self) -> None:
-        """Start the threads of the site."""
+        """Start the threads of the site, which continue all pods and attempts of earlier processes of this
+        home. Before that, they wait until an earlier object for the site is closed."""
         for thread in self._threads:
             thread.start()
 
     # --- pods and attempts of earlier processes
 
+    def _open(self) -> bool:
+        """Continue the pods and attempts. Returns False if the site is closed before that."""
+        while not self._closed.is_set():
+            try:
+                if self._owner is None:
+                    self._owner = _locked(self._folder)
+                if self._owner is not None:
+                    self._continue()
+                    self._is_open.set()
+                    return True
+            except (GridmillError, OSError) as error:
+                _LOG.warning("batch_site_not_opened site=%s reason=%s", self._site.name, error)
+            self._closed.wait(_TURN_SECONDS)
+        return False
+
+    def _check_open(self) -> None:
+        if not self._is_open.is_set():
+            raise UnavailableError(
+                f"site {self._site.name} is not open yet", hint="Gridmill repeats the request."
+            )
+
     def _continue(self) -> None:
+        self._pods.clear()
+        self._without_pod.clear()
         for path in (self._folder / "attempts", self._folder / "pods"):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
         for folder in (self._folder / "pods").iterdir():
@@ -219,7 +245,7 @@ class BatchSite:
     # --- threads
 
     def _run(self) -> None:
-        while not self._closed.is_set():
+        while not self._closed.is_set() and (self._is_open.is_set() or self._open()):
             try:
                 self._turn()
             except Exception:  # noqa: BLE001  the outermost loop: the next turn may fare better
@@ -284,6 +310,8 @@ class BatchSite:
     def _poll(self) -> None:
         next_sweep = self._monotonic() + _SWEEP_SECONDS
         while not self._closed.wait(self._parsed.poll_seconds):
+            if not self._is_open.is_set():
+                continue
             try:
                 self._end_without_pod()
                 drivers = self._drivers()
@@ -351,7 +379,9 @@ class BatchSite:
         """Does nothing, because machines cost money."""
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """Makes pods, which costs nothing until they get an attempt. Raises StorageError."""
+        """Makes pods, which costs nothing until they get an attempt. Raises UnavailableError,
+        StorageError."""
+        self._check_open()
         for order in orders:
             folder = self._folder / "pods" / order.pod_id
             with self._lock:
@@ -363,6 +393,8 @@ class BatchSite:
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
         """Returns whether the pods exist. A pod ends only when it is torn down."""
+        if not self._is_open.is_set():
+            return dict.fromkeys(pod_ids, _UNKNOWN)
         with self._lock:
             return {pod_id: _RUNNING if pod_id in self._pods else _GONE for pod_id in pod_ids}
 
@@ -374,6 +406,7 @@ class BatchSite:
     def tear_down(self, pod_ids: Sequence[str]) -> None:
         """Ends pods and the jobs of their attempts, and waits until the service has ended the jobs. Raises
         UnavailableError if this takes long; the call must then be repeated."""
+        self._check_open()
         with self._lock:
             pods = [self._pods[pod_id] for pod_id in pod_ids if pod_id in self._pods]
             for pod in pods:
@@ -431,11 +464,15 @@ class BatchSite:
         for pod in tuple(self._pods.values()):
             pod.close()
         self._service.close()
+        if self._owner is not None:
+            self._owner.close()
 
     # --- ExternalCleanup
 
     def clean_up_previous(self) -> None:
-        """See ExternalCleanup. Earlier processes of this home left nothing but attempts, which continue."""
+        """See ExternalCleanup. Earlier objects left nothing but attempts. They continue from now on, because
+        this object is the only one that the control node uses."""
+        self.start()
 
     def delete_all(self) -> None:
         """See ExternalCleanup. Deletes all data of this home in the bucket."""
@@ -491,6 +528,18 @@ class BatchSite:
         return Route(upload=upload, download=download)
 
 
+def _locked(folder: Path) -> IO[str] | None:
+    """Return the locked file of a site, or None if another object has the lock. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = (folder / "owner.lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
 def site_mark(settings: Settings, site: Site) -> str:
     """Return the name that distinguishes the jobs and the data of this site and home from all others."""
     return mark_of(settings.home / "batch", site.name)
@@ -499,7 +548,8 @@ def site_mark(settings: Settings, site: Site) -> str:
 def make(
     settings: Settings, site: Site, doors: PodListeners, resolve: Callable[[str], str] | None = None
 ) -> BatchSite:
-    """Opens a batch site. `resolve` returns the value of a secret. Raises InputError, StorageError."""
+    """Opens a batch site, which does nothing with pods before `clean_up_previous` is called. `resolve`
+    returns the value of a secret. Raises InputError, StorageError."""
     del doors  # the containers use the bucket only, so no listener is needed
     parsed = read(site)
     known = resolve or _no_secrets
@@ -508,9 +558,7 @@ def make(
     options = {name: resolved(value, known) for name, value in bucket_options(site, parsed).items()}
     # each home has its own folder, so that it can delete old data without asking other homes
     url = f"{parsed.bucket}/{site_mark(settings, site)}"
-    made = BatchSite(settings, site, parsed, service, open_exchange(url, options))
-    made.start()
-    return made
+    return BatchSite(settings, site, parsed, service, open_exchange(url, options))
 
 
 def _no_secrets(name: str) -> str:

@@ -24,6 +24,7 @@ from gridmill.domain.pod_protocol import (
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import StorageError, UnavailableError
 from gridmill.ports.batch import BatchJob, BatchPhase
+from gridmill.ports.site import PodStatus
 from gridmill.settings import read_settings
 from gridmill.sites.batch.attempt_record import AttemptPhase, BatchAttemptRecord
 from gridmill.sites.batch.exchange import Exchange
@@ -119,7 +120,7 @@ def test_a_message_that_could_not_be_processed_is_sent_again(tmp_path: Path) -> 
 
 
 class World:
-    """A site that continues `count` attempts of one pod, whose jobs run. Its threads do not run."""
+    """A home with `count` attempts of one pod at a batch site, whose jobs run."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.home, self.service = folder / "home", Service()
@@ -167,6 +168,9 @@ def test_all_jobs_of_a_pod_are_asked_to_end_before_one_is_waited_for(tmp_path: P
     world.service.stubborn = True
     world.bucket.error = UnavailableError("the bucket's server does not answer")
     site = world.open()
+    site.start()
+    while site.observe([POD.pod_id])[POD.pod_id].status is PodStatus.UNKNOWN:
+        pass
     ending = Thread(target=site.tear_down, args=([POD.pod_id],))
     ending.start()
     until = time.monotonic() + 30.0
@@ -179,6 +183,24 @@ def test_all_jobs_of_a_pod_are_asked_to_end_before_one_is_waited_for(tmp_path: P
     assert not ending.is_alive()
     assert not any(world.path(number).exists() for number in (1, 2, 3))
     site.close()
+
+
+def test_of_two_objects_for_a_site_only_one_continues_its_attempts(tmp_path: Path) -> None:
+    world = World(tmp_path, 1)
+    world.bucket.error = UnavailableError("the bucket's server does not answer")
+    old, new = world.open(), world.open()
+    old.start()
+    while old.observe([POD.pod_id])[POD.pod_id].status is PodStatus.UNKNOWN:
+        pass
+    new.start()
+    assert new.observe([POD.pod_id])[POD.pod_id].status is PodStatus.UNKNOWN
+    with pytest.raises(UnavailableError, match="not open yet"):
+        new.tear_down([POD.pod_id])
+    old.close()
+    while new.observe([POD.pod_id])[POD.pod_id].status is PodStatus.UNKNOWN:
+        pass
+    assert new.observe([POD.pod_id])[POD.pod_id].status is PodStatus.RUNNING
+    new.close()
 
 
 def test_the_job_of_a_pod_whose_order_is_damaged_is_ended(tmp_path: Path) -> None:
