@@ -32,7 +32,7 @@ class AwsHome(Home):
             "endpoint_url": aws.endpoint_url,
             **more,
         }
-        super().__init__(folder, endpoint, "q", **settings)
+        super().__init__(folder, endpoint, settings.pop("queue", "q"), **settings)
 
     def running(self) -> list[str]:
         return [one.id for one in self.aws.jobs() if not one.status.is_over]

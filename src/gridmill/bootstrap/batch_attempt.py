@@ -1,6 +1,9 @@
 """`python -m gridmill.bootstrap.batch_attempt BUCKET ATTEMPT [ENDPOINT]` runs an attempt in the container of
-a batch service. The credentials of the bucket are those of the container."""
+a batch service. The credentials of the bucket are those of the container.
 
+In a job with several nodes, ATTEMPT is the attempt of rank 0, and each node runs the attempt of its rank."""
+
+import os
 import shutil
 import signal
 import sys
@@ -9,17 +12,23 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from gridmill.domain.gang import member_id
 from gridmill.errors import GridmillError
 from gridmill.process_log import log_to_standard_error
 from gridmill.sites.batch.exchange import open_exchange
 from gridmill.sites.batch.runner import AttemptRunner
 from gridmill.transport.server import PodLinkServer
 
+# the variables of multi-node parallel jobs of AWS Batch
+_NODE = "AWS_BATCH_JOB_NODE_INDEX"
+_FIRST_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
+
 
 def main(words: Sequence[str]) -> int:
     """Returns the exit code of the container: 0 if the attempt succeeded, 1 if it did not, and 2 if the
     attempt could not be read."""
-    url, attempt_id, *more = words
+    url, first, *more = words
+    attempt_id = member_id(first, int(os.environ.get(_NODE, "0")))
     options = {"endpoint": more[0]} if more else {}
     folder = Path(tempfile.mkdtemp(prefix="gridmill-"))
     received = threading.Event()
@@ -28,7 +37,13 @@ def main(words: Sequence[str]) -> int:
         socket = folder / "links.sock"
         links.listen_unix(socket)
         runner = AttemptRunner(
-            open_exchange(url, options), attempt_id, folder, links, f"unix:{socket}", received
+            open_exchange(url, options),
+            attempt_id,
+            folder,
+            links,
+            f"unix:{socket}",
+            received,
+            os.environ.get(_FIRST_ADDRESS, ""),
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: runner.terminate())

@@ -62,6 +62,11 @@ class Gang:
         return tuple(member for member in self.members if member.host == self.me.host)
 
 
+def member_id(gang: str, rank: int) -> str:
+    """Return the attempt id of a rank. Rank 0 has the same id as the gang."""
+    return f"{gang}.{rank}" if rank else gang
+
+
 def roles_in_order(workers: int, roles: Mapping[str, int]) -> tuple[str, ...]:
     """Return the role of each rank: each role has as many ranks as declared, in the order of the
     declaration."""

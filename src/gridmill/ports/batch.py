@@ -27,7 +27,9 @@ class BatchRequest:
 
     `command` and `variables` are the command line and the environment of its container. `cpus` are whole
     CPUs. The service starts the container at most once, and ends it after `limit_seconds`. `spot` requests
-    machines that the provider may take back, if the service permits this choice for each job.
+    machines that the provider may take back, if the service permits this choice for each job. If `nodes` is
+    larger than 1, the container runs on this number of machines at the same time, each with these CPUs,
+    memory and GPUs. The end of node 0 ends all nodes.
     """
 
     name: str
@@ -38,6 +40,7 @@ class BatchRequest:
     gpus: int
     limit_seconds: float
     spot: bool = False
+    nodes: int = 1
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -71,6 +74,16 @@ class QueueProblem:
     hopeless: bool = False
 
 
+def node_id(id: str, node: int) -> str:
+    """Return the id of a node of a job with several nodes."""
+    return f"{id}#{node}"
+
+
+def whole_id(id: str) -> str:
+    """Return the id of the job to which a node belongs, or the same id if it is the id of a job."""
+    return id.partition("#")[0]
+
+
 class BatchPort(Protocol):
     """A batch service. All methods may be called by several threads, and every method may be repeated. They
     raise UnavailableError if a later call may succeed, and another GridmillError if the service refuses the
@@ -88,11 +101,13 @@ class BatchPort(Protocol):
         """Return the id of the job with this name, or None if the service has no such job."""
 
     def describe(self, ids: Sequence[str]) -> Mapping[str, BatchJob]:
-        """Return the states of jobs by their ids. Jobs that the service does not know are left out."""
+        """Return the states of jobs by their ids. Jobs that the service does not know are left out. The id
+        of a node of a job is `node_id`; a node that does not exist yet has the state of its job."""
 
     def cancel(self, id: str, reason: str) -> None:
-        """End a job. Its container gets SIGTERM, and later SIGKILL. The method does not wait until the job
-        has ended, and ignores jobs that have ended or that the service does not know."""
+        """End a job, or the job with all its nodes if `id` is the id of a node. Its container gets SIGTERM,
+        and later SIGKILL. The method does not wait until the job has ended, and ignores jobs that have ended
+        or that the service does not know."""
 
     def diagnose(self, job: BatchJob, request: BatchRequest) -> QueueProblem | None:
         """Return the reason why a queued job does not start, or None if the service shows no reason."""

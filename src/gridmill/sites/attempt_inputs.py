@@ -79,15 +79,16 @@ class InputTrees:
     def __init__(self, root: Path, bundles: Path, known_folders: KnownFolders) -> None:
         self._home_root, self._bundles, self._known = root, bundles, known_folders
 
-    def of(self, order: AttemptOrder) -> Iterator[InputTree]:
-        """Yields all folders that the attempt reads."""
+    def of(self, order: AttemptOrder, *, for_each_rank: bool = False) -> Iterator[InputTree]:
+        """Yields all folders that the attempt reads. With `for_each_rank`, each rank of a gang has its own
+        copy of the folders, and therefore its own copy of the checkpoints."""
         for entry in (*order.inputs, *kept_from(order)):
             if entry.artifact.output.uri:  # without a folder, because a command may make no files
                 yield self._tree_of(entry)
         for uri in order.parts:
             path = below(self._home_root, uri)
             yield InputTree(path=path, uri=uri, manifest=self._known.scan(path))
-        if order.checkpoint_uri and counts(order):
+        if order.checkpoint_uri and (for_each_rank or counts(order)):
             yield from self._checkpoints(order, below(self._home_root, order.checkpoint_uri))
         if order.bundle_path:
             bundle = self._bundles / f"{order.bundle}.tar.gz"

@@ -15,11 +15,11 @@ from gridmill.clouds.aws.requests import AwsRequests
 from gridmill.clouds.aws.settings import AwsSettings
 from gridmill.clouds.aws.settings import read_settings as read_account
 from gridmill.domain.amounts import MIB, show_bytes
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.naming import suggestion
 from gridmill.domain.states import Cause
 from gridmill.errors import InputError, NotFoundError, RefusedError
-from gridmill.ports.batch import BatchJob, BatchPhase, BatchRequest, QueueProblem
+from gridmill.ports.batch import BatchJob, BatchPhase, BatchRequest, QueueProblem, whole_id
 
 KNOWN: Mapping[str, str] = {
     "region": "the region, such as eu-central-1",
@@ -139,7 +139,7 @@ class AwsBatch:
 
     def __init__(self, settings: AwsBatchSettings, requests: AwsRequests) -> None:
         self._settings, self._requests = settings, requests
-        self._definition = settings.job_definition
+        self._definitions: dict[bool, str] = {}
 
     def _call(self, action: str, **arguments: object) -> Mapping[str, Any]:
         return self._requests.call("batch", self._settings.region, action, **arguments)
@@ -167,24 +167,57 @@ class AwsBatch:
 
     # --- job definitions
 
-    def _job_definition(self) -> str:
-        """Return the job definition for the image. It is registered if it does not exist. Its name contains
-        a hash of its content, so that the same definition is used again."""
-        if not self._definition:
-            wanted = definition_of(self._settings)
+    def _job_definition(self, *, has_nodes: bool = False) -> str:
+        """Return the job definition for the image, or for several nodes with this image. It is registered if
+        it does not exist. Its name contains a hash of its content, so that the same definition is used
+        again."""
+        if self._settings.job_definition:
+            return self._settings.job_definition
+        if has_nodes not in self._definitions:
+            wanted = definition_of(self._settings, has_nodes=has_nodes)
             name = str(wanted["jobDefinitionName"])
             answer = self._call("DescribeJobDefinitions", jobDefinitionName=name, status="ACTIVE")
             if not answer.get("jobDefinitions"):
                 self._call("RegisterJobDefinition", **wanted)
-            self._definition = name
-        return self._definition
+            self._definitions[has_nodes] = name
+        return self._definitions[has_nodes]
 
     # --- jobs
 
     def submit(self, request: BatchRequest) -> str:
         """See BatchPort. The service tries the job once, because Gridmill retries attempts itself."""
-        arguments = submission(request, self._settings, self._job_definition())
+        has_nodes = request.nodes > 1
+        if has_nodes:
+            self._check_nodes()
+        arguments = submission(request, self._settings, self._job_definition(has_nodes=has_nodes))
         return str(self._call("SubmitJob", **arguments)["jobId"])
+
+    def _check_nodes(self) -> None:
+        """Raise InputError if the settings or the queue permit no job with several nodes. AWS Batch runs such
+        jobs only on EC2 and not on Spot machines (user guide: Multi-node parallel jobs)."""
+        place = f"queue {self._settings.queue}"
+        if self._settings.job_definition or self._settings.platform != "EC2":
+            raise InputError(
+                "jobs with several ranks need the setting `image` and the platform EC2", place=place
+            )
+        for one in self._environments(self._queue()):
+            kind = str((one.get("computeResources") or {}).get("type", "EC2"))
+            if kind != "EC2":
+                raise InputError(
+                    f"AWS Batch runs jobs with several ranks only on on-demand machines of EC2; compute "
+                    f"environment {one.get('computeEnvironmentName', '')} has the type {kind}",
+                    hint="Use a queue whose compute environments have the type EC2.",
+                    place=place,
+                )
+
+    def _environments(self, queue: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        names = [
+            one["computeEnvironment"]
+            for one in sorted(queue.get("computeEnvironmentOrder") or (), key=lambda one: one["order"])
+        ]
+        answer = self._call("DescribeComputeEnvironments", computeEnvironments=names) if names else {}
+        found: Sequence[Mapping[str, Any]] = answer.get("computeEnvironments") or ()
+        return found
 
     def find(self, name: str) -> str | None:
         """See BatchPort. A list with a filter by name contains jobs of all states."""
@@ -203,16 +236,18 @@ class AwsBatch:
 
     def describe(self, ids: Sequence[str]) -> Mapping[str, BatchJob]:
         """See BatchPort."""
-        result: dict[str, BatchJob] = {}
-        for start in range(0, len(ids), _ASKED):
-            answer = self._call("DescribeJobs", jobs=list(ids[start : start + _ASKED]))
-            result |= {str(one["jobId"]): job_of(one) for one in answer.get("jobs") or ()}
-        return result
+        wanted = list(dict.fromkeys([*map(whole_id, ids), *ids]))
+        jobs: dict[str, BatchJob] = {}
+        for start in range(0, len(wanted), _ASKED):
+            answer = self._call("DescribeJobs", jobs=wanted[start : start + _ASKED])
+            jobs |= {str(one["jobId"]): job_of(one) for one in answer.get("jobs") or ()}
+        states = ((id, node_state(id, jobs.get(id), jobs.get(whole_id(id)))) for id in ids)
+        return {id: state for id, state in states if state is not None}
 
     def cancel(self, id: str, reason: str) -> None:
         """See BatchPort. TerminateJob also cancels a job that has not started."""
         try:
-            self._call("TerminateJob", jobId=id, reason=reason or "cancelled")
+            self._call("TerminateJob", jobId=whole_id(id), reason=reason or "cancelled")
         except (NotFoundError, RefusedError) as error:
             if self.describe([id]).get(id) is not None:
                 raise error
@@ -220,12 +255,7 @@ class AwsBatch:
     def diagnose(self, job: BatchJob, request: BatchRequest) -> QueueProblem | None:
         """See BatchPort."""
         queue = self._queue()
-        names = [
-            one["computeEnvironment"]
-            for one in sorted(queue.get("computeEnvironmentOrder") or (), key=lambda one: one["order"])
-        ]
-        answer = self._call("DescribeComputeEnvironments", computeEnvironments=names) if names else {}
-        environments = answer.get("computeEnvironments") or ()
+        environments = self._environments(queue)
         memory = self._memory_of_types(environments)
         return queue_problem(job, request, queue, environments, memory)
 
@@ -258,8 +288,21 @@ class AwsBatch:
         self._requests.close()
 
 
-def definition_of(settings: AwsBatchSettings) -> Mapping[str, Any]:
-    """Return the job definition for the image: RegisterJobDefinition as a value."""
+def node_state(id: str, node: BatchJob | None, whole: BatchJob | None) -> BatchJob | None:
+    """Return the state of a node. Before the nodes exist, it is the state of the job, which waits in the
+    queue. If AWS ended the main node, the reason is the one of the job."""
+    if whole is None or whole.id == id:
+        return node
+    if node is None or whole.phase is BatchPhase.QUEUED:
+        return replace(whole, id=id)
+    if node.phase in (BatchPhase.QUEUED, BatchPhase.STARTING) and whole.phase is BatchPhase.ENDED:
+        return replace(whole, id=id)
+    return node
+
+
+def definition_of(settings: AwsBatchSettings, *, has_nodes: bool = False) -> Mapping[str, Any]:
+    """Return the job definition for the image: RegisterJobDefinition as a value. With `has_nodes`, all nodes
+    of a job have this image, and each job sets the number of its nodes."""
     container: dict[str, Any] = {
         "image": settings.image,
         "command": ["true"],
@@ -274,9 +317,17 @@ def definition_of(settings: AwsBatchSettings) -> Mapping[str, Any]:
         container["executionRoleArn"] = settings.execution_role
     if settings.platform == "FARGATE":
         container["networkConfiguration"] = {"assignPublicIp": "ENABLED"}
+    nodes = {
+        "numNodes": 2,
+        "mainNode": 0,
+        "nodeRangeProperties": [{"targetNodes": "0:", "container": container}],
+    }
     body: dict[str, Any] = {
-        "type": "container",
-        "containerProperties": container,
+        **(
+            {"type": "multinode", "nodeProperties": nodes}
+            if has_nodes
+            else {"type": "container", "containerProperties": container}
+        ),
         "platformCapabilities": [settings.platform],
         "retryStrategy": {"attempts": 1},
         "tags": {"gridmill": "true"},
@@ -293,15 +344,21 @@ def submission(request: BatchRequest, settings: AwsBatchSettings, definition: st
     ]
     if request.gpus:
         requirements.append({"type": "GPU", "value": str(request.gpus)})
+    container = {
+        "command": list(request.command),
+        "environment": [{"name": name, "value": value} for name, value in request.variables.items()],
+        "resourceRequirements": requirements,
+    }
+    every_node = [{"targetNodes": "0:", "containerOverrides": container}]
     return {
         "jobName": request.name,
         "jobQueue": settings.queue,
         "jobDefinition": definition,
-        "containerOverrides": {
-            "command": list(request.command),
-            "environment": [{"name": name, "value": value} for name, value in request.variables.items()],
-            "resourceRequirements": requirements,
-        },
+        **(
+            {"nodeOverrides": {"numNodes": request.nodes, "nodePropertyOverrides": every_node}}
+            if request.nodes > 1
+            else {"containerOverrides": container}
+        ),
         "retryStrategy": {"attempts": 1},
         "timeout": {"attemptDurationSeconds": max(60, int(request.limit_seconds))},
         "tags": {name: value[:256] for name, value in request.labels.items()},
@@ -381,8 +438,9 @@ def _environment_problem(
         return f"compute environment {name} is {_state(environment)}"
     resources = environment.get("computeResources") or {}
     most = resources.get("maxvCpus")
-    if most is not None and int(most) < request.cpus:
-        return f"compute environment {name} has at most {most} vCPUs, and the job needs {request.cpus}"
+    needed = request.cpus * request.nodes
+    if most is not None and int(most) < needed:
+        return f"compute environment {name} has at most {most} vCPUs, and the job needs {needed}"
     types = [str(one) for one in resources.get("instanceTypes") or ()]
     if types and all(one in memory_of_types for one in types):
         largest = max(types, key=memory_of_types.__getitem__)

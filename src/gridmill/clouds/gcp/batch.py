@@ -138,6 +138,8 @@ class GcpBatch:
     def submit(self, request: BatchRequest) -> str:
         """See BatchPort. The name of the request is the id of the job, so that it exists only once."""
         location = self._location()
+        if request.nodes > 1:
+            raise InputError("Gridmill runs no jobs with several ranks at Google Cloud Batch")
         try:
             self._call(
                 "jobs.create",

@@ -12,7 +12,7 @@ from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Channels
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
-from gridmill.domain.gang import Gang, roles_in_order
+from gridmill.domain.gang import Gang, member_id, roles_in_order
 from gridmill.domain.pod_protocol import AttemptOutcome, Stop, ToPod
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.site import LOCAL
@@ -63,11 +63,6 @@ def address_of(transaction: Transaction, deployment_id: str, pod_id: str) -> str
     pods = deployment.pods if deployment else ()
     pod = next((pod for pod in pods if pod.id == pod_id), None)
     return (pod.address or pod.node) if pod else ""
-
-
-def member_id(gang: str, rank: int) -> str:
-    """Return the attempt id of a rank. Rank 0 has the same id as the gang."""
-    return f"{gang}.{rank}" if rank else gang
 
 
 def members_of(transaction: Transaction, attempt: Attempt) -> tuple[Attempt, ...]:

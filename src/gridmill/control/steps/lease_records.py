@@ -8,10 +8,10 @@ from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.renting_state import Rentals, SiteRental
 from gridmill.control.state import BRING_UPS, BringUps, Problems, Starting
 from gridmill.control.steps.end_attempt import settle_attempt
-from gridmill.control.steps.gangs import member_id
 from gridmill.domain.amounts import show_seconds
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.gang import member_id
 from gridmill.domain.lease import LaunchTry, Lease, LeaseState, TryState, lease_cost_micros
 from gridmill.domain.lease_cost import Subject, live_uses
 from gridmill.domain.pod_protocol import AttemptOutcome, Event

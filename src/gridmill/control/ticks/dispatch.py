@@ -23,7 +23,6 @@ from gridmill.control.steps.bring_up import bring_up
 from gridmill.control.steps.end_attempt import runs
 from gridmill.control.steps.gangs import (
     address_of,
-    member_id,
     rendezvous,
     send_to_pod,
     stop_message,
@@ -35,6 +34,7 @@ from gridmill.control.steps.resource_choice import joining_now, may_flee, move
 from gridmill.domain.amounts import GPU_SHARES, pick
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.gang import member_id
 from gridmill.domain.job import Job
 from gridmill.domain.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.domain.resource import keep_of

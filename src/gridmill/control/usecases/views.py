@@ -10,7 +10,6 @@ from typing import Any
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.state import BringUps, Catalog, Control, Problems, ReportedProgress, Timeline
-from gridmill.control.steps.gangs import member_id
 from gridmill.control.steps.problems import DISK, problem_of_site, why_excluded
 from gridmill.control.steps.references import fetch_artifact, metrics_of
 from gridmill.domain.amounts import KIB
@@ -18,6 +17,7 @@ from gridmill.domain.artifact import Artifact
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.environment_build import ENVIRONMENT
 from gridmill.domain.frozen import replace
+from gridmill.domain.gang import member_id
 from gridmill.domain.job_log import LogLine, last_lines, lines_of
 from gridmill.domain.pod_protocol import Event, EventType, sequence_of
 from gridmill.domain.run import Attempt, JobRun, Run, attempt_id_of

@@ -2,7 +2,6 @@
 results."""
 
 import logging
-import shutil
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -10,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gridmill.codec import encode, from_builtins, to_builtins
+from gridmill.domain.gang import member_id
 from gridmill.domain.pod_protocol import (
     AttemptOutcome,
     Events,
@@ -20,40 +20,43 @@ from gridmill.domain.pod_protocol import (
 )
 from gridmill.domain.route import AttemptTransfers, Staging, Transfer
 from gridmill.domain.states import AttemptState, Cause
-from gridmill.domain.storage_uri import below
-from gridmill.domain.version_manifest import contents_uri
 from gridmill.errors import (
     ConflictError,
     GridmillError,
     InterruptedRunError,
-    NotFoundError,
     RefusedError,
     UnavailableError,
     explained,
 )
-from gridmill.ports.batch import BatchJob, BatchPhase, QueueProblem
+from gridmill.ports.batch import (
+    BatchJob,
+    BatchPhase,
+    QueueProblem,
+    node_id,
+    whole_id,
+)
 from gridmill.private_files import write_private
 from gridmill.sites.attempt_inputs import counts, farm_checkpoint_uri, farm_input
 from gridmill.sites.batch.attempt_record import (
     DIAGNOSIS_SECONDS,
-    GANG_REFUSED,
     LAST_OBJECTS_SECONDS,
     LOST_SECONDS,
     AttemptPhase,
     BatchAttemptRecord,
     lost_outcome,
+    may_submit,
     progress_text,
     queue_verdict,
     stopped,
+    was_alone,
+    with_own_files,
 )
 from gridmill.sites.batch.context import SiteContext, request_of
 from gridmill.sites.batch.journal import PodJournal
 from gridmill.sites.batch.manifest import (
-    BatchCheckpoints,
     BatchEnd,
     BatchManifest,
     InputFolder,
-    checkpoints_object,
     end_object,
     events_folder,
     manifest_object,
@@ -61,15 +64,13 @@ from gridmill.sites.batch.manifest import (
     secret_request_object,
     secret_values_object,
 )
+from gridmill.sites.batch.results import download_result, keep_checkpoints
 from gridmill.sites.batch.settings import for_resource
-from gridmill.transfer.contents import list_contents, write_contents
 from gridmill.transfer.errors import TransferRefusedError
 from gridmill.transfer.progress import TransferProgress, TransferState
-from gridmill.transfer.verify import check_order, seal
+from gridmill.transfer.verify import check_order
 
 _LOG = logging.getLogger(__name__)
-COMING = ".coming"
-"""The folder below the storage root in which incomplete downloads are stored."""
 _CANCEL_AGAIN_SECONDS = 30.0
 _SLOWING_SECONDS, _SLOWEST = 600.0, 6.0
 
@@ -199,13 +200,11 @@ class AttemptDriver:
         phase = self.record.phase
         if phase is AttemptPhase.SUBMITTED:
             return self._follow()
-        if self.record.order.gang is not None:
-            return self._end_by_home(GANG_REFUSED)
         if self.record.stop and not self.record.asked:
             return self._end_by_home(stopped(self.record.stop))
         if phase is AttemptPhase.NEW:
             self._stage()
-        return self._submit()
+        return self._submit() if self.record.nodes == 1 else self._submit_rank()
 
     # --- submission
 
@@ -216,7 +215,8 @@ class AttemptDriver:
             order = check_order(order, context.root, _LOG.info)
             inputs: list[InputFolder] = []
             began = context.monotonic()
-            for tree in () if context.parsed.shared_root else context.trees.of(order):
+            trees = () if context.parsed.shared_root else context.trees.of(order, for_each_rank=True)
+            for tree in trees:
                 context.exchange.upload(tree.manifest, tree.path, progress, self._stop)
                 inputs.append(InputFolder(uri=tree.uri, manifest=tree.manifest, writable=tree.writable))
             seen = progress.look()
@@ -254,6 +254,33 @@ class AttemptDriver:
             root_mark=context.root_mark,
         )
 
+    def _submit_rank(self) -> None:
+        """Submit the job of a gang as rank 0, when the inputs of all ranks are in the bucket. Any other rank
+        becomes a node of this job."""
+        gang = self.record.order.gang
+        assert gang is not None
+        if gang.rank == 0 and (self.record.asked or may_submit(self._others())):
+            return self._submit()
+        head = self._context.records(gang.id)
+        if gang.rank and head is not None and head.phase is AttemptPhase.SUBMITTED:
+            job_id = node_id(whole_id(head.job_id), gang.rank)
+            with self.lock:
+                self.save(
+                    replace(
+                        self.record, phase=AttemptPhase.SUBMITTED, job_id=job_id, submitted=head.submitted
+                    )
+                )
+            return None
+        self.due = self._context.monotonic() + min(1.0, self._context.parsed.poll_seconds)
+        return None
+
+    def _others(self) -> tuple[BatchAttemptRecord | None, ...]:
+        """Return the records of the other ranks of the gang."""
+        gang = self.record.order.gang
+        ranks = range(len(gang.members)) if gang is not None else ()
+        names = (member_id(gang.id, rank) for rank in ranks if gang is not None and rank != gang.rank)
+        return tuple(map(self._context.records, names))
+
     def _submit(self) -> None:
         """Submit the job, unless the service has the job from an earlier submission whose answer was lost."""
         service = self._context.service
@@ -265,8 +292,9 @@ class AttemptDriver:
                 self.save(replace(self.record, asked=True))
             known = service.submit(request_of(self.record, self._context))
         now = self._context.now()
+        job_id = known if self.record.nodes == 1 else node_id(known, 0)
         with self.lock:
-            self.save(replace(self.record, phase=AttemptPhase.SUBMITTED, job_id=known, submitted=now))
+            self.save(replace(self.record, phase=AttemptPhase.SUBMITTED, job_id=job_id, submitted=now))
         self.problem = ""
         return None
 
@@ -283,6 +311,7 @@ class AttemptDriver:
     # --- while the job exists
 
     def _follow(self) -> None:
+        self._follow_rank_0()
         # before the bucket is read, because a job costs money also while the bucket does not answer
         cancel_error = self._cancel_if_asked()
         self._bring_events()
@@ -334,7 +363,7 @@ class AttemptDriver:
         if end is None and self._follows_other_job():
             return None
         if (
-            end is None
+            (end is None or self.record.nodes > 1)
             and not never_ran
             and now - self._ended_since < min(LAST_OBJECTS_SECONDS, 4 * self._context.parsed.poll_seconds)
         ):
@@ -344,13 +373,20 @@ class AttemptDriver:
             return self._conclude(self.record.verdict)
         if self.record.stop:
             return self._conclude(stopped(self.record.stop))
+        if not counts(self.record.order) and not self._was_alone():
+            self.due = now + self._context.parsed.poll_seconds
+            return None
         outcome = from_builtins(end.event.body["outcome"], AttemptOutcome) if end is not None else None
         return self._conclude(lost_outcome(job, outcome))
+
+    def _was_alone(self) -> bool:
+        head = self._context.records(self.record.order.gang.id) if self.record.order.gang else None
+        return was_alone(head, self._context.jobs(head.job_id) if head is not None else None)
 
     def _watch_queue(self, job: BatchJob) -> None:
         """Find the reason why the job does not start, and cancel the job after the longest time in the
         queue."""
-        if job.phase is not BatchPhase.QUEUED:
+        if job.phase is not BatchPhase.QUEUED or not counts(self.record.order):
             self.problem = ""
             return
         now = self._context.now()
@@ -367,11 +403,24 @@ class AttemptDriver:
             with self.lock:
                 self.save(replace(self.record, verdict=verdict))
 
+    def _follow_rank_0(self) -> None:
+        """Follow the job of rank 0, which may follow another job than before."""
+        gang = self.record.order.gang
+        head = self._context.records(gang.id) if gang is not None and gang.rank else None
+        if gang is None or head is None or head.phase is not AttemptPhase.SUBMITTED:
+            return
+        job_id = node_id(whole_id(head.job_id), gang.rank)
+        if job_id != self.record.job_id:
+            with self.lock:
+                self._note(replace(self.record, job_id=job_id))
+            self._ended_since = self._cancelled_at = None
+
     def _follows_other_job(self) -> bool:
         """Return whether the attempt follows another job with its name from now on. If the answer to a
         submission was lost and the service listed its job late, a second job was submitted. The first job
         runs the attempt, and the second one does nothing."""
-        other = self._find()
+        found = self._find()
+        other = node_id(whole_id(found), 0) if found is not None and self.record.nodes > 1 else found
         if other is None or other == self.record.job_id:
             return False
         with self.lock:
@@ -409,84 +458,41 @@ class AttemptDriver:
             return self._conclude(self.record.verdict)
         if end.interrupted and outcome.state is not AttemptState.SUCCEEDED:
             outcome = replace(stopped(self.record.stop), use=outcome.use)
+        if self.record.nodes > 1 and order.gang is not None and not self._context.parsed.shared_root:
+            outcome = with_own_files(outcome, order.gang.rank)
         download = Transfer()
         if outcome.state is AttemptState.LOST:
             # the container may have missed chunks, for example because a rule of the bucket deletes old ones
             self._context.exchange.chunks.forget_listing()
         if outcome.state is AttemptState.SUCCEEDED and counts(order) and not self._context.parsed.shared_root:
-            outcome, download = self._with_result(end, outcome)
-        self._keep_checkpoints(done=outcome.state is AttemptState.SUCCEEDED)
+            with self._moving("from") as progress:
+                outcome, download = download_result(
+                    self._context, self.record, end.result, outcome, progress, self._closing()
+                )
+        keep_checkpoints(self._context, self.record, done=outcome.state is AttemptState.SUCCEEDED)
         transfers = AttemptTransfers(upload=self.record.upload, download=download, staging=Staging.SHARED)
         outcome = replace(outcome, transfers=transfers)
+        self._note_result(outcome)
         self.journal.append([replace(event, body={"outcome": to_builtins(outcome)})])
         return self._clean_up()
-
-    def _with_result(self, end: BatchEnd, outcome: AttemptOutcome) -> tuple[AttemptOutcome, Transfer]:
-        """Download the output folder, and list its files with their hashes."""
-        order, context = self.record.order, self._context
-        if end.result is None:
-            return outcome, Transfer()
-        began = context.monotonic()
-        try:
-            with self._moving("from") as progress:
-                drafts = context.root / COMING / f"batch-{context.site.name}" / self.record.name
-                context.exchange.download(
-                    order.output_uri,
-                    end.result,
-                    context.root,
-                    drafts,
-                    progress=progress,
-                    stop=self._closing(),
-                )
-                seen = progress.look()
-            if order.part is None:
-                folder = below(context.root, order.output_uri)
-                contents = list_contents(folder)
-                write_contents(below(context.root, contents_uri(order.output_uri)), contents)
-                seal(folder, contents)
-        except NotFoundError as error:
-            lost = AttemptOutcome(
-                state=AttemptState.LOST,
-                cause=Cause.LOST,
-                message=f"the results of the attempt are not in the bucket any more: {error}",
-            )
-            return lost, Transfer()
-        except ConflictError as error:
-            raise UnavailableError(error.message) from error
-        return outcome, Transfer(
-            transferred_bytes=seen.transferred_bytes,
-            reused_bytes=seen.present_bytes,
-            seconds=context.monotonic() - began,
-        )
 
     def _closing(self) -> threading.Event:
         """Return the event that ends downloads. A stop of the attempt does not end them."""
         return threading.Event() if self.record.stop else self._stop
 
-    def _keep_checkpoints(self, *, done: bool) -> None:
-        """Download the last checkpoints, or delete the checkpoints of a job that has succeeded."""
-        order, context = self.record.order, self._context
-        if not order.checkpoint_uri or not counts(order) or context.parsed.shared_root:
-            return
-        if done:
-            return shutil.rmtree(below(context.root, order.checkpoint_uri), ignore_errors=True)
-        found = context.exchange.read(checkpoints_object(self.id), BatchCheckpoints)
-        if found is None:
-            return
-        drafts = context.root / COMING / f"batch-{context.site.name}" / f"{self.record.name}-checkpoints"
-        try:
-            context.exchange.download(order.checkpoint_uri, found.manifest, context.root, drafts)
-        except UnavailableError:
-            raise
-        except GridmillError as error:
-            _LOG.warning("checkpoints_not_transferred attempt=%s reason=%s", self.id, error)
-
     def _conclude(self, outcome: AttemptOutcome) -> None:
         """End an attempt whose container has not reported its end itself."""
-        self._keep_checkpoints(done=False)
+        keep_checkpoints(self._context, self.record, done=False)
         self._end_by_home(outcome)
 
+    def _note_result(self, outcome: AttemptOutcome) -> None:
+        """Record how the attempt has ended, which decides about the other ranks of its gang."""
+        if self.record.nodes > 1:
+            with self.lock:
+                self.save(replace(self.record, result=outcome.state))
+
     def _end_by_home(self, outcome: AttemptOutcome) -> None:
+        self._note_result(outcome)
         event = PodEvent(
             number=0,
             attempt_id=self.id,
@@ -502,6 +508,9 @@ class AttemptDriver:
         """Delete the objects of an ended attempt."""
         self.problem = ""
         self.due = self._context.monotonic() + self._context.parsed.poll_seconds
+        open_ranks = (one for one in self._others() if one is not None and one.result is None)
+        if counts(self.record.order) and any(open_ranks):
+            return  # the containers of the other ranks use objects of rank 0
         with suppress(UnavailableError):
             self._context.exchange.delete_attempt(self.id)
             with self.lock:

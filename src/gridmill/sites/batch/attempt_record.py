@@ -1,11 +1,12 @@
 """The record of an attempt at a batch site, which is stored in the home, and the decisions about the attempt
 as functions without effects."""
 
+from collections.abc import Sequence
 from dataclasses import field
 from enum import StrEnum
 
 from gridmill.domain.amounts import Amounts, show_seconds
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome
 from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.route import Transfer
@@ -45,7 +46,8 @@ class BatchAttemptRecord:
     before the first submission, because its answer may be lost. `stop` is the reason why the attempt must
     end, or empty. `verdict` is the outcome of an attempt that the home itself ends, for example because the
     job waited too long. `upload` is the transfer of its inputs. `submitted` is the Unix time in seconds of
-    the submission.
+    the submission. `result` is the state in which the attempt has ended. The ranks of a gang are the nodes
+    of one job, which rank 0 submits.
     """
 
     order: AttemptOrder
@@ -57,9 +59,15 @@ class BatchAttemptRecord:
     asked: bool = False
     job_id: str = ""
     submitted: float = 0.0
+    result: AttemptState | None = None
     stop: str = ""
     verdict: AttemptOutcome | None = None
     upload: Transfer = Transfer()
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes of the job: the number of ranks, or 1."""
+        return len(self.order.gang.members) if self.order.gang is not None else 1
 
     @property
     def given(self) -> Amounts:
@@ -67,12 +75,31 @@ class BatchAttemptRecord:
         return self.order.given
 
 
-GANG_REFUSED = AttemptOutcome(
-    state=AttemptState.FAILED,
-    cause=Cause.INPUT,
-    message="a batch site runs no jobs with several ranks",
-    hint="Use another site for the job, or a job with one worker.",
-)
+def may_submit(others: Sequence[BatchAttemptRecord | None]) -> bool:
+    """Returns whether rank 0 may submit the job of a gang. `others` are the other ranks, or None for a rank
+    that the home has not got yet. The inputs of all ranks must be in the bucket."""
+    return all(one is not None and one.phase is AttemptPhase.STAGED for one in others)
+
+
+def was_alone(head: BatchAttemptRecord | None, head_job: BatchJob | None) -> bool:
+    """Returns whether a rank other than rank 0, whose node ended without an end of its own, ended by itself.
+    Otherwise the service ended it after rank 0 had ended (`head`) without success, and the control node
+    stops the rank as soon as it knows the end of rank 0."""
+    if head is None or head_job is None or head_job.phase is not BatchPhase.ENDED:
+        return True
+    return head.result is AttemptState.SUCCEEDED
+
+
+def with_own_files(outcome: AttemptOutcome, rank: int) -> AttemptOutcome:
+    """Returns the outcome of a rank whose output folder is its own. Only the files of rank 0 are stored, and
+    rank 0 itself is responsible for missing files."""
+    if rank:
+        is_files = outcome.state is AttemptState.SUCCEEDED and outcome.cause is Cause.OUTPUT
+        outcome = replace(outcome, cause=None, message="", hint="") if is_files else outcome
+        return replace(outcome, outputs=())
+    if outcome.state is AttemptState.SUCCEEDED and outcome.cause is Cause.OUTPUT:
+        return replace(outcome, state=AttemptState.FAILED, outputs=())
+    return outcome
 
 
 def stopped(reason: str) -> AttemptOutcome:

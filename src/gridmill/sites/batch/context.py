@@ -22,7 +22,7 @@ class SiteContext:
     """The objects that all attempts of a site share. `root_mark` is the path, below the storage root, of the
     file by which a container recognises the storage root. `jobs` returns the last known state of a job, or
     None if the service was not asked yet; `missing_seconds` returns for how many seconds the service has
-    not known the job."""
+    not known the job. `records` returns the record of another attempt of the site by its id."""
 
     site: Site
     parsed: BatchSettings
@@ -34,6 +34,7 @@ class SiteContext:
     trees: InputTrees
     jobs: Callable[[str], BatchJob | None]
     missing_seconds: Callable[[str], float]
+    records: Callable[[str], BatchAttemptRecord | None]
     now: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
 
@@ -43,14 +44,17 @@ def request_of(record: BatchAttemptRecord, context: SiteContext) -> BatchRequest
     parsed = for_resource(context.site, record.settings)
     endpoint = (parsed.bucket_endpoint,) if parsed.bucket_endpoint else ()
     program = (parsed.python, "-P", "-m", "gridmill.bootstrap.batch_attempt")
+    gang = record.order.gang
+    first = gang.id if gang is not None else record.order.attempt_id
     return BatchRequest(
         name=record.name,
-        command=(*program, context.exchange.bucket.url, record.order.attempt_id, *endpoint),
+        command=(*program, context.exchange.bucket.url, first, *endpoint),
         variables={},
         cpus=max(1, math.ceil(record.given.cpus - 1e-9)),
         memory_bytes=memory_request(max(_LEAST_MEMORY_BYTES, record.given.memory_bytes)),
         gpus=record.given.gpus,
         limit_seconds=parsed.time_limit_seconds,
         spot=parsed.spot,
+        nodes=record.nodes,
         labels={"gridmill-owner": context.mark, "gridmill-attempt": record.order.attempt_id},
     )

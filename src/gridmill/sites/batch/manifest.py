@@ -73,6 +73,15 @@ class BatchCheckpoints:
     manifest: Manifest
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankAddress:
+    """The address of a rank of a gang, other than rank 0. Its container writes this record. `first` is the
+    address of rank 0, which the service has given to this container."""
+
+    address: str
+    first: str
+
+
 def folder_of(attempt_id: str) -> str:
     """Returns the folder of the attempt's objects in the bucket."""
     return f"{ATTEMPTS}/{attempt_id}"
@@ -122,6 +131,21 @@ def checkpoints_object(attempt_id: str) -> str:
 def end_object(attempt_id: str) -> str:
     """Returns the name of the object with the BatchEnd."""
     return f"{folder_of(attempt_id)}/end.json"
+
+
+def ranks_folder(gang: str) -> str:
+    """Returns the folder of the objects of a gang's ranks, which is deleted together with rank 0."""
+    return f"{folder_of(gang)}/ranks"
+
+
+def address_object(gang: str, rank: int) -> str:
+    """Returns the name of the object with the RankAddress."""
+    return f"{ranks_folder(gang)}/{rank}.address"
+
+
+def rank_ended_object(gang: str, rank: int) -> str:
+    """Returns the name of the object that a rank other than rank 0 writes after its end."""
+    return f"{ranks_folder(gang)}/{rank}.ended"
 
 
 def job_name(mark: str, attempt_id: str) -> str:

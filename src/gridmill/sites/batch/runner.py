@@ -37,7 +37,7 @@ from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.storage_uri import below
 from gridmill.errors import ConflictError, GridmillError, InputError, NotFoundError, UnavailableError
 from gridmill.ports.link import LinkServer
-from gridmill.sites.attempt_inputs import BUNDLES
+from gridmill.sites.attempt_inputs import BUNDLES, counts
 from gridmill.sites.batch.exchange import Exchange, repeated
 from gridmill.sites.batch.manifest import (
     BatchCheckpoints,
@@ -51,6 +51,7 @@ from gridmill.sites.batch.manifest import (
     secret_values_object,
     started_object,
 )
+from gridmill.sites.batch.ranks import Ranks
 from gridmill.transfer.chunk_manifest import scan
 
 _LOG = logging.getLogger(__name__)
@@ -83,12 +84,14 @@ class AttemptRunner:
         links: LinkServer,
         link: str,
         received: threading.Event,
+        first_address: str = "",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The pod connects to `links` at the address `link`. `received` is set when a message arrives."""
+        """The pod connects to `links` at the address `link`. `received` is set when a message arrives.
+        `first_address` is the address of rank 0 for the other ranks of a gang."""
         self._exchange, self._attempt_id, self._folder = exchange, attempt_id, folder
         self._links, self._link, self._received = links, link, received
-        self._monotonic = monotonic
+        self._first_address, self._monotonic = first_address, monotonic
         self._root = folder / "root"
         self._channel: int | None = None
         self._held: list[PodEvent] = []
@@ -115,8 +118,21 @@ class AttemptRunner:
         started = started_object(self._attempt_id)
         if not repeated(lambda: self._exchange.bucket.create(started, b"{}"), self._pause):
             return 0
+        gang = manifest.order.gang
+        if gang is None or len(gang.members) == 1:
+            return self._run(manifest, None)
+        ranks = Ranks(self._exchange, gang, self._first_address, lambda: self._is_terminated)
+        code = self._run(manifest, ranks)
+        ranks.end(done=code == 0)
+        return code
+
+    def _run(self, manifest: BatchManifest, ranks: Ranks | None) -> int:
         try:
+            if ranks is not None:
+                ranks.announce()
             self._place(manifest)
+            if ranks is not None:
+                manifest = replace(manifest, order=replace(manifest.order, gang=ranks.gather()))
         except GridmillError as error:
             return self._not_started(manifest, error)
         pod = self._start_pod(manifest)
@@ -247,6 +263,8 @@ class AttemptRunner:
         now = self._monotonic()
         if manifest.shared_root or not manifest.order.checkpoint_uri or now < self._next_checkpoint:
             return
+        if not counts(manifest.order):
+            return
         try:
             seen = self._scan_checkpoints(manifest.order)
             if seen is not None and seen == self._scanned:
@@ -303,7 +321,7 @@ class AttemptRunner:
         """Uploads the output folder of an attempt that succeeded, and the checkpoints of any other
         attempt."""
         order, began = manifest.order, self._monotonic()
-        if manifest.shared_root:
+        if manifest.shared_root or not counts(order):
             return None
         try:
             if not done:

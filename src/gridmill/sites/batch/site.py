@@ -132,6 +132,7 @@ class BatchSite:
             trees=InputTrees(settings.root, settings.home / "bundles", KnownFolders(self._folder / "hashes")),
             jobs=self._reports.get,
             missing_seconds=self._reports.missing_seconds,
+            records=self._record,
             monotonic=monotonic,
         )
         self._lock = threading.RLock()
@@ -338,6 +339,12 @@ class BatchSite:
                 self._bucket.remove(name)
         except GridmillError as error:
             _LOG.info("bucket_not_tidied site=%s reason=%s", self._site.name, error)
+
+    def _record(self, attempt_id: str) -> BatchAttemptRecord | None:
+        """Return the record of an attempt, or None if the site does not have it."""
+        with self._lock:
+            found = (pod.drivers.get(attempt_id) for pod in self._pods.values())
+            return next((one.record for one in found if one is not None), None)
 
     def _drivers(self) -> list[AttemptDriver]:
         with self._lock:

@@ -1,6 +1,7 @@
 """Requests to AWS Batch as values, and what its answers mean."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from gridmill.clouds.aws.batch import (
     AwsBatch,
     definition_of,
     job_of,
+    node_state,
     queue_problem,
     read_settings,
     submission,
@@ -49,6 +51,32 @@ def test_a_submission_sets_the_size_and_a_single_try() -> None:
         {"type": "MEMORY", "value": "1025"},
         {"type": "GPU", "value": "1"},
     ]
+
+
+def test_a_job_with_nodes_overrides_all_nodes_of_a_definition_of_its_own() -> None:
+    settings = read_settings(SETTINGS, "site s")
+    sent = submission(replace(REQUEST, nodes=3), settings, "d")["nodeOverrides"]
+    assert sent["numNodes"] == 3
+    [group] = sent["nodePropertyOverrides"]
+    assert group["targetNodes"] == "0:"
+    assert group["containerOverrides"] == submission(REQUEST, settings, "d")["containerOverrides"]
+    made = definition_of(settings, has_nodes=True)
+    assert made["type"] == "multinode"
+    [nodes] = made["nodeProperties"]["nodeRangeProperties"]
+    assert nodes["container"] == definition_of(settings)["containerProperties"]
+    assert made["jobDefinitionName"] != definition_of(settings)["jobDefinitionName"]
+
+
+def test_a_node_has_the_state_of_its_job_until_it_exists() -> None:
+    waiting = BatchJob(id="1", phase=BatchPhase.QUEUED, status="RUNNABLE")
+    running = replace(waiting, phase=BatchPhase.RUNNING, status="RUNNING")
+    over = replace(waiting, phase=BatchPhase.ENDED, status="FAILED")
+    node = replace(running, id="1#1")
+    assert node_state("1", running, running) == running
+    assert node_state("1#1", None, waiting) == replace(waiting, id="1#1")
+    assert node_state("1#1", node, running) == node
+    assert node_state("1#1", replace(waiting, id="1#1"), over) == replace(over, id="1#1")
+    assert node_state("1#1", None, None) is None
 
 
 def test_a_definition_has_the_same_name_for_the_same_image_only() -> None:

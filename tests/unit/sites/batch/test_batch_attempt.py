@@ -52,6 +52,7 @@ class Attempt:
             trees=InputTrees(root, folder / "bundles", KnownFolders(folder / "hashes")),
             jobs=lambda job_id: self.service.jobs.get(job_id),
             missing_seconds=lambda _: 0.0,
+            records=lambda _: None,
             now=lambda: self.time,
             monotonic=lambda: self.time,
         )

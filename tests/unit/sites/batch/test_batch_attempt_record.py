@@ -2,11 +2,19 @@
 
 import pytest
 
-from gridmill.domain.pod_protocol import AttemptOutcome
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome
 from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.ports.batch import BatchJob, BatchPhase, QueueProblem
-from gridmill.sites.batch.attempt_record import lost_outcome, queue_verdict
+from gridmill.sites.batch.attempt_record import (
+    BatchAttemptRecord,
+    lost_outcome,
+    queue_verdict,
+    was_alone,
+    with_own_files,
+)
 from gridmill.sites.batch.manifest import job_name
 
 HOPELESS = QueueProblem(message="the queue is DISABLED", hopeless=True)
@@ -63,3 +71,36 @@ def test_names_of_jobs_are_valid_at_each_service_and_differ() -> None:
         assert name[0].isalpha()
         assert name[-1].isalnum()
         assert name == name.lower()
+
+
+@pytest.mark.parametrize(
+    ("phase", "result", "alone"),
+    [
+        (BatchPhase.RUNNING, None, True),
+        (BatchPhase.ENDED, None, False),
+        (BatchPhase.ENDED, AttemptState.FAILED, False),
+        (BatchPhase.ENDED, AttemptState.SUCCEEDED, True),
+    ],
+)
+def test_a_node_that_ended_with_rank_0_waits_for_the_end_of_rank_0(
+    phase: BatchPhase, result: AttemptState | None, *, alone: bool
+) -> None:
+    order = AttemptOrder(
+        attempt_id="a",
+        token="t",
+        run_id="r",
+        pipeline="p",
+        job=Job(name="j", command=CommandSpec(run="true")),
+        given=Amounts(),
+        root="",
+        output_uri="",
+    )
+    head = BatchAttemptRecord(order=order, pod_id="p", type="command", name="n", result=result)
+    assert was_alone(head, BatchJob(id="1#0", phase=phase, status="")) == alone
+    assert was_alone(None, None)
+
+
+def test_only_rank_0_is_responsible_for_the_files_of_a_gang() -> None:
+    missing = AttemptOutcome(state=AttemptState.SUCCEEDED, cause=Cause.OUTPUT, message="out is missing")
+    assert with_own_files(missing, 0).state is AttemptState.FAILED
+    assert with_own_files(missing, 1) == AttemptOutcome(state=AttemptState.SUCCEEDED)
