@@ -15,7 +15,7 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, AttemptState, JobState, RunState
 from gridmill.domain.views import JobView, RunView
-from gridmill.errors import NotFoundError, PipelineError
+from gridmill.errors import ConflictError, NotFoundError, PipelineError
 from gridmill.ports.batch import QueueProblem
 from gridmill.settings import read_settings
 from gridmill.transfer.bucket import BucketClient
@@ -205,6 +205,9 @@ def test_a_site_that_is_configured_again_continues_with_the_job(home: ProcessHom
     go = home.folder / "go"
     run = home.start(f"echo waits; while [ ! -e '{go}' ]; do sleep 0.1; done; echo went")
     home.wait(lambda: "waits" in home.log(run), "the job runs")
+    elsewhere = replace(home.site, settings={**home.site.settings, "bucket": f"{home.bucket.url}/other"})
+    with pytest.raises(ConflictError, match="another 'bucket' of site 'batch'"):
+        home.node.grid.add_site(elsewhere, replace=True)
     home.node.grid.add_site(
         replace(home.site, settings={**home.site.settings, "poll": "200ms"}), replace=True
     )

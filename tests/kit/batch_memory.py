@@ -33,6 +33,7 @@ class Service:
         self.jobs: dict[str, BatchJob] = {}
         self.names: dict[str, str] = {}
         self.cancelled: list[str] = []
+        self.refused: list[str] = []
         self.error: GridmillError | None = None
         self.loses_answer = self.is_late = self.stubborn = False
 
@@ -58,6 +59,7 @@ class Service:
 
     def cancel(self, id: str, reason: str) -> None:
         if self.error is not None:
+            self.refused.append(id)
             raise self.error
         self.cancelled.append(id)
         if not self.stubborn:

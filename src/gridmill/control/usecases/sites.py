@@ -101,6 +101,7 @@ class SiteUseCases(UseCases):
             _check(site, existing, replace=replace)
             self._check_resources(site)
             self._check_leases(site, looked.account)
+            self._check_batch_jobs(site, existing)
             same = existing is not None and describe_farm(existing) == describe_farm(site)
             fresh = existing if existing is not None and same else describe_farm(site)
             seen = changed(fresh.with_nodes(looked.nodes, looked.configured), route=fresh.route or site.route)
@@ -140,6 +141,24 @@ class SiteUseCases(UseCases):
                 hint=f"End the lease with `gridmill stop lease {lost[0].id}`, and wait until it is closed; "
                 f"or keep {lost[1]} in `regions`.",
             )
+
+    def _check_batch_jobs(self, site: Site, existing: Site | None) -> None:
+        """Check that the jobs of running attempts can still be found with the new settings of a batch site.
+        Otherwise the attempts would count as lost, and their jobs would continue."""
+        if existing is None or existing.kind is not SiteKind.BATCH:
+            return
+        old, new = existing.settings, site.settings
+        names = [name for name in _PLACES_OF_JOBS if old.get(name, "") != new.get(name, "")]
+        snapshot = self._ledger.snapshot
+        for deployment in snapshot.deployments.values():
+            attempts = snapshot.attempts_on(deployment.id) if deployment.site == site.name else ()
+            if names and attempts:
+                raise ConflictError(
+                    f"attempt {attempts[0].id} has a job at the batch service, which cannot be found with "
+                    f"another {names[0]!r} of site {site.name!r}",
+                    hint=f"Stop the run with `gridmill stop {attempts[0].run_id}`, or wait until it ends; or "
+                    "add the other service as a site with another name.",
+                )
 
     def remove_site(self, name: str) -> None:
         """See Sites."""
@@ -182,6 +201,10 @@ class SiteUseCases(UseCases):
         # waits, because a control node that is embedded in a command ends right after this call
         if self._control.alarms is None:
             self._control.background.stop(LEAVE_SECONDS)
+
+
+_PLACES_OF_JOBS = ("service", "region", "project", "endpoint_url", "bucket", "bucket_endpoint", "shared_root")
+"""The settings of a batch site that decide where its jobs and their objects are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,13 @@ class Exchange:
         except NotFoundError:
             return None
 
+    def claim(self, name: str, owner: str) -> bool:
+        """Returns whether the object belongs to `owner`, a text that no other caller uses. The object is
+        created if it does not exist. If the answer to an earlier call was lost, the object belongs to the
+        caller nevertheless. Raises NotFoundError if the object is deleted meanwhile."""
+        content = owner.encode()
+        return self.bucket.create(name, content) or self.bucket.get(name, 2 * len(content)) == content
+
     def delete_attempt(self, attempt_id: str) -> None:
         """Deletes all objects of an attempt. Chunks stay, because other attempts may use them."""
         for page in self.bucket.names(f"{folder_of(attempt_id)}/"):

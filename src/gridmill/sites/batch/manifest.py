@@ -148,9 +148,10 @@ def rank_ended_object(gang: str, rank: int) -> str:
     return f"{ranks_folder(gang)}/{rank}.ended"
 
 
-def job_name(mark: str, attempt_id: str) -> str:
+def job_name(mark: str, attempt_id: str, token: str) -> str:
     """Returns the name of the attempt's job at the service. The name is valid at AWS Batch and at GCP Batch,
-    and differs between attempts and between homes, which have different marks."""
-    digest = hashlib.sha256(attempt_id.encode()).hexdigest()[:10]
+    and differs between attempts and between homes, which have different marks. It also differs after the
+    records were restored from an old copy, which uses the ids of attempts again, but no token."""
+    digest = hashlib.sha256(f"{attempt_id} {token}".encode()).hexdigest()[:10]
     plain = _NOT_PLAIN.sub("-", attempt_id.lower())[-32:].strip("-")
     return f"gm-{mark}-{plain}-{digest}"

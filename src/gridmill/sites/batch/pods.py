@@ -55,6 +55,8 @@ class BatchPod:
         self.drivers: dict[str, AttemptDriver] = {}
         self.journal = PodJournal(folder / "journal.jsonl")
         self.is_leaving = self.has_said_goodbye = False
+        self.leave_due = 0.0
+        """The time on the monotonic clock of the site at which a pod with a Goodbye is ended."""
         self._dial, self._start = dial, start
         self._link: PodLink | None = None
         self._sent: int | None = None

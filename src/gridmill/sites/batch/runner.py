@@ -7,6 +7,7 @@ home need not be reachable meanwhile.
 """
 
 import logging
+import secrets
 import subprocess
 import sys
 import threading
@@ -115,8 +116,8 @@ class AttemptRunner:
         manifest = repeated(lambda: self._exchange.read(name, BatchManifest), self._pause)
         if manifest is None:
             raise NotFoundError("the attempt has no manifest; it was cancelled", place=name)
-        started = started_object(self._attempt_id)
-        if not repeated(lambda: self._exchange.bucket.create(started, b"{}"), self._pause):
+        started, owner = started_object(self._attempt_id), secrets.token_hex(16)
+        if not repeated(lambda: self._exchange.claim(started, owner), self._pause):
             return 0
         gang = manifest.order.gang
         if gang is None or len(gang.members) == 1:

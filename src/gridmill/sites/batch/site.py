@@ -43,6 +43,7 @@ _ASKED = 100
 """The largest number of jobs in one request to the service."""
 _CHECK_SECONDS = 600.0
 _END_SECONDS = 60.0
+_LEAVE_AGAIN_SECONDS = _END_SECONDS + 30.0
 _CALL_SECONDS = 0.1
 """The least average time between two requests for the states of jobs that are being ended."""
 _TIDY_SECONDS = 7 * 86_400.0
@@ -234,7 +235,7 @@ class BatchSite:
             pod_id=pod.order.pod_id,
             type=pod.order.type,
             settings=dict(pod.order.settings),
-            name=job_name(self._context.mark, order.attempt_id),
+            name=job_name(self._context.mark, order.attempt_id, order.token),
         )
         path = self._folder / "attempts" / f"{order.attempt_id}.json"
         driver = AttemptDriver(self._context, record, pod.journal, path)
@@ -276,10 +277,13 @@ class BatchSite:
                 pod.turn()
             except GridmillError as error:
                 _LOG.warning("batch_pod_waits pod=%s reason=%s", pod.order.pod_id, error)
-            if pod.has_said_goodbye:
-                pod.has_said_goodbye = False
-                self._workers.submit(self._leave, pod)
         now = self._monotonic()
+        with self._lock:
+            rejected = [pod for pod in self._pods.values() if pod.has_said_goodbye and now >= pod.leave_due]
+            for pod in rejected:
+                pod.leave_due = now + _LEAVE_AGAIN_SECONDS
+        if rejected:
+            self._workers.submit(self._leave, rejected)
         with self._lock:
             due = [
                 one
@@ -302,11 +306,12 @@ class BatchSite:
             driver.is_busy = False
             self._wake.set()
 
-    def _leave(self, pod: BatchPod) -> None:
+    def _leave(self, pods: Sequence[BatchPod]) -> None:
+        """End pods that the control node does not know any more, so that nobody else ends their jobs."""
         try:
-            self.tear_down([pod.order.pod_id])
+            self.tear_down([pod.order.pod_id for pod in pods])
         except GridmillError as error:
-            _LOG.warning("batch_pod_not_ended pod=%s reason=%s", pod.order.pod_id, error)
+            _LOG.warning("batch_pods_not_ended first=%s reason=%s", pods[0].order.pod_id, error)
 
     def _poll(self) -> None:
         next_sweep = self._monotonic() + _SWEEP_SECONDS

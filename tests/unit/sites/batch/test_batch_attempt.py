@@ -22,7 +22,7 @@ from gridmill.sites.attempt_inputs import InputTrees, KnownFolders
 from gridmill.sites.batch.attempt import AttemptDriver
 from gridmill.sites.batch.attempt_record import AttemptPhase, BatchAttemptRecord
 from gridmill.sites.batch.context import SiteContext
-from gridmill.sites.batch.exchange import Exchange
+from gridmill.sites.batch.exchange import Exchange, repeated
 from gridmill.sites.batch.journal import PodJournal
 from gridmill.sites.batch.manifest import end_object, manifest_object, secret_request_object
 from gridmill.sites.batch.settings import read
@@ -185,6 +185,19 @@ def test_a_request_for_secrets_is_repeated_after_a_lost_connection(tmp_path: Pat
     attempt.driver.ask_again()
     attempt.steps()
     assert attempt.driver.secret_request == asked
+
+
+def test_a_container_whose_claim_had_no_answer_runs_the_attempt(tmp_path: Path) -> None:
+    class Silent(Bucket):
+        def create(self, name: str, content: bytes) -> bool:
+            made = super().create(name, content)
+            if made:
+                raise UnavailableError("the answer was lost")
+            return made
+
+    exchange = Exchange(Silent(f"file://{tmp_path}"))
+    assert repeated(lambda: exchange.claim("started", "one"), lambda _: None)
+    assert not repeated(lambda: exchange.claim("started", "two"), lambda _: None)
 
 
 def test_chunks_that_were_deleted_are_put_again(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from gridmill.domain.amounts import Amounts
-from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.job import Job
 from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome
 from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.states import AttemptState, Cause
@@ -61,10 +62,9 @@ def test_the_measured_use_of_an_interrupted_attempt_is_kept() -> None:
 
 
 def test_names_of_jobs_are_valid_at_each_service_and_differ() -> None:
-    names = {
-        job_name("0a1b2c3d", attempt) for attempt in ("P-1.Job_ä.1", "p-1.job.1", "p-1.job.2", "x" * 300)
-    }
-    assert len(names) == 4
+    attempts = ("P-1.Job_ä.1", "p-1.job.1", "p-1.job.2", "x" * 300)
+    names = {job_name("0a1b2c3d", attempt, token) for attempt in attempts for token in ("t", "u")}
+    assert len(names) == 8
     for name in names:
         assert len(name) <= 63
         assert name.replace("-", "").isalnum()

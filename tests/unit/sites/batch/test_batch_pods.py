@@ -1,13 +1,14 @@
 """The pods of a batch site and the jobs of several attempts."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
 
 import pytest
 from tests.kit.batch_memory import Bucket, Service
 
+from gridmill import plugins
 from gridmill.codec import encode
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.command import CommandSpec
@@ -15,6 +16,7 @@ from gridmill.domain.job import Job
 from gridmill.domain.pod_protocol import (
     AttemptOrder,
     FromPod,
+    Goodbye,
     Hello,
     PodOrder,
     Start,
@@ -80,6 +82,13 @@ def order(number: int) -> AttemptOrder:
     )
 
 
+def dial_goodbye(address: str) -> Link:
+    """A control node that does not know any pod."""
+    link = Link()
+    link.next = [Goodbye(reason="the deployment does not exist any more")]
+    return link
+
+
 POD = PodOrder(
     pod_id="b-1.0",
     deployment_id="b-1",
@@ -139,9 +148,10 @@ class World:
         for number in range(1, count + 1):
             self.write(number)
 
-    def open(self) -> BatchSite:
+    def open(self, monotonic: Callable[[], float] = time.monotonic) -> BatchSite:
         settings = read_settings({"GRIDMILL_HOME": str(self.home)})
-        return BatchSite(settings, self.declared, read(self.declared), self.service, Exchange(self.bucket))
+        exchange = Exchange(self.bucket)
+        return BatchSite(settings, self.declared, read(self.declared), self.service, exchange, monotonic)
 
     def write(self, number: int) -> None:
         job_id = f"job-{number}"
@@ -183,6 +193,27 @@ def test_all_jobs_of_a_pod_are_asked_to_end_before_one_is_waited_for(tmp_path: P
     assert not ending.is_alive()
     assert not any(world.path(number).exists() for number in (1, 2, 3))
     site.close()
+
+
+def test_the_jobs_of_a_pod_that_nobody_knows_are_ended_also_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(plugins.LINKS, "unix", f"{__name__}:dial_goodbye")
+    world, now = World(tmp_path, 1), [1000.0]
+    world.service.error = UnavailableError("the service does not answer")
+    site = world.open(lambda: now[0])
+    site.start()
+    try:
+        until = time.monotonic() + 30.0
+        while not world.service.refused:
+            assert time.monotonic() < until
+        world.service.error = None
+        now[0] += 100.0
+        while world.path(1).exists():
+            assert time.monotonic() < until
+        assert world.service.cancelled == ["job-1"]
+    finally:
+        site.close()
 
 
 def test_of_two_objects_for_a_site_only_one_continues_its_attempts(tmp_path: Path) -> None:
