@@ -101,7 +101,7 @@ class Credentials:
         more = {} if timeout is None else {"timeout": timeout}
         try:
             answer = self._client.request(method, url, content=body, headers=dict(headers or {}), **more)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client was closed
             failed: Any = exceptions.TransportError
             raise failed(error) from error
         return _Answer(status=answer.status_code, headers=answer.headers, data=answer.content)

@@ -216,10 +216,13 @@ class GcpRequests:
     ) -> Any:  # noqa: ANN401  httpx is imported late
         import httpx
 
+        client = self._client
+        if client is None:
+            raise UnavailableError("the connections to Google Cloud are closed", place=place)
         last = action.rpartition(".")[2]
         seconds = WAIT_SECONDS if last == "wait" else _READ_SECONDS
         try:
-            return self._client.request(
+            return client.request(
                 _METHODS.get(last, "GET"),
                 (self._settings.endpoint_url or HOSTS[service]) + path,
                 params={name: str(value) for name, value in query.items()},
@@ -227,8 +230,8 @@ class GcpRequests:
                 headers={"Authorization": f"Bearer {token}"},
                 timeout=httpx.Timeout(seconds, connect=_CONNECT_SECONDS),
             )
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            # the request may have reached the server
+        except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
+            # the request may have reached the server; httpx raises RuntimeError for a closed client
             reason = str(error) or type(error).__name__
             raise UnavailableError(f"Google Cloud did not answer: {reason}", place=place) from error
 

@@ -9,6 +9,7 @@ from gridmill.clouds.gcp.cloud import GcpCloud, make
 from gridmill.clouds.gcp.firewalls import rule_name
 from gridmill.clouds.gcp.images import WITH_DRIVER, image_for, newest_of, path_of
 from gridmill.clouds.gcp.launch import description_of, instance_name, labels_of
+from gridmill.clouds.gcp.requests import GcpRequests
 from gridmill.domain.machine import Leftover, MachineState, SelfEnd
 from gridmill.errors import (
     ConflictError,
@@ -334,6 +335,16 @@ def test_a_refused_key_is_an_error_of_the_credentials_and_a_lost_token_is_not():
         cloud.machines()
     assert not isinstance(caught.value, CredentialsError)
     cloud.close()
+
+
+def test_a_call_during_which_the_connections_are_closed_is_an_error_of_gridmill():
+    def answer(request: httpx.Request) -> httpx.Response:
+        requests.close()
+        return httpx.Response(200, json={"access_token": "t", "expires_in": 3600})
+
+    requests = GcpRequests(settings(), transport=httpx.MockTransport(answer))
+    with pytest.raises(UnavailableError, match="closed"):
+        requests.compute("instances.get", "/zones/z/instances/i")
 
 
 def test_missing_credentials_are_explained(monkeypatch, tmp_path):
