@@ -8,6 +8,7 @@ and "Quotas and limits".
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +19,14 @@ from gridmill.domain.amounts import MIB
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import suggestion
 from gridmill.domain.states import Cause
-from gridmill.errors import ConflictError, GridmillError, InputError, NotFoundError, RefusedError
+from gridmill.errors import (
+    ConflictError,
+    CredentialsError,
+    GridmillError,
+    InputError,
+    NotFoundError,
+    RefusedError,
+)
 from gridmill.ports.batch import BatchJob, BatchPhase, BatchRequest, QueueProblem
 
 KNOWN: Mapping[str, str] = {
@@ -175,7 +183,9 @@ class GcpBatch:
             return None
         tasks: Iterable[Mapping[str, Any]] = ()
         if (job.get("status") or {}).get("state") == "FAILED":
-            tasks = self._call("tasks.list", f"{id}/taskGroups/{_GROUP}/tasks").get("tasks") or ()
+            # without the right to read tasks, only the reason is missing; an error would hide all other jobs
+            with suppress(CredentialsError, RefusedError, NotFoundError):
+                tasks = self._call("tasks.list", f"{id}/taskGroups/{_GROUP}/tasks").get("tasks") or ()
         return job_of(id, job, tasks)
 
     def cancel(self, id: str, reason: str) -> None:

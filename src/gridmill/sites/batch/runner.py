@@ -36,7 +36,14 @@ from gridmill.domain.pod_protocol import (
 )
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.storage_uri import below
-from gridmill.errors import ConflictError, GridmillError, InputError, NotFoundError, UnavailableError
+from gridmill.errors import (
+    ConflictError,
+    GridmillError,
+    InputError,
+    NotFoundError,
+    StorageError,
+    UnavailableError,
+)
 from gridmill.ports.link import LinkServer
 from gridmill.sites.attempt_inputs import BUNDLES, counts
 from gridmill.sites.batch.exchange import Exchange, repeated
@@ -134,9 +141,12 @@ class AttemptRunner:
             self._place(manifest)
             if ranks is not None:
                 manifest = replace(manifest, order=replace(manifest.order, gang=ranks.gather()))
+            pod = self._start_pod(manifest)
         except GridmillError as error:
             return self._not_started(manifest, error)
-        pod = self._start_pod(manifest)
+        except OSError as error:  # the disk of the machine is full, for example
+            place = str(error.filename or self._folder)
+            return self._not_started(manifest, StorageError(str(error.strerror), place=place))
         try:
             self._serve(manifest, pod)
         finally:

@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from tests.kit.google_api import PROJECT, GoogleApi, refusal, settings
 
-from gridmill.clouds.gcp.batch import job_body, job_of, queue_problem, read_settings
+from gridmill.clouds.gcp.batch import GcpBatch, job_body, job_of, queue_problem, read_settings
+from gridmill.clouds.gcp.requests import GcpRequests
 from gridmill.domain.amounts import GIB
 from gridmill.domain.states import Cause
 from gridmill.errors import InputError
@@ -70,6 +72,22 @@ def test_the_exit_code_of_a_preempted_machine_names_it() -> None:
     assert job_of("n", job, []).cause is Cause.LOST
     late = {"status": {"state": "FAILED", "statusEvents": [event("Task failed", 8, 50005)]}}
     assert job_of("n", job, [late]).cause is Cause.TIMEOUT
+
+
+def test_a_failed_job_whose_tasks_may_not_be_read_hides_no_other_job() -> None:
+    jobs = f"projects/{PROJECT}/locations/europe-west4/jobs"
+    api = GoogleApi(
+        {
+            f"GET /v1/{jobs}/one": {"status": {"state": "FAILED"}},
+            f"GET /v1/{jobs}/one/taskGroups/group0/tasks": refusal(403, "PERMISSION_DENIED"),
+            f"GET /v1/{jobs}/two": {"status": {"state": "RUNNING"}},
+        }
+    )
+    parsed = read_settings(SETTINGS, "site s")
+    service = GcpBatch(parsed, GcpRequests(settings(), transport=api.transport))
+    found = service.describe([f"{jobs}/one", f"{jobs}/two"])
+    assert [one.phase for one in found.values()] == [BatchPhase.ENDED, BatchPhase.RUNNING]
+    service.close()
 
 
 def test_a_job_whose_machines_are_requested_is_queued() -> None:
