@@ -39,6 +39,8 @@ from gridmill.version import __version__
 _LOG = logging.getLogger(__name__)
 _TURN_SECONDS = 0.1
 _AT_ONCE = 8
+_OPEN_SECONDS = 2.0
+"""The time for which a call waits until the pods of the site were read."""
 _ASKED = 100
 """The largest number of jobs in one request to the service."""
 _CHECK_SECONDS = 600.0
@@ -173,7 +175,7 @@ class BatchSite:
         return False
 
     def _check_open(self) -> None:
-        if not self._is_open.is_set():
+        if not self._is_open.wait(_OPEN_SECONDS):
             raise UnavailableError(
                 f"site {self._site.name} is not open yet", hint="Gridmill repeats the request."
             )
