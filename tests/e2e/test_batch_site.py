@@ -12,6 +12,7 @@ from gridmill import plugins
 from gridmill.bootstrap.node import EmbeddedNode, embed
 from gridmill.declarations import read_pipeline
 from gridmill.domain.frozen import replace
+from gridmill.domain.lease_cost import CostBy
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, AttemptState, JobState, RunState
 from gridmill.domain.views import JobView, RunView
@@ -257,9 +258,10 @@ def test_a_job_that_stays_in_the_queue_fails_with_the_diagnosis(
 def test_with_a_shared_root_no_data_passes_through_the_bucket(
     tmp_path: Path, server: str, service: ProcessBatch
 ) -> None:
-    (tmp_path / "home").mkdir()
-    home = ProcessHome(tmp_path, server, service, shared_root=str(tmp_path / "home" / "storage"))
-    assert str(home.settings.root) == str(tmp_path / "home" / "storage")
+    folder = tmp_path / "a folder with späces"
+    (folder / "home").mkdir(parents=True)
+    home = ProcessHome(folder, server, service, shared_root=str(folder / "home" / "storage"))
+    assert str(home.settings.root) == str(folder / "home" / "storage")
     view = home.ended(home.start())
     job = two(view)
     assert view.run.state is RunState.SUCCEEDED, job.job.message
@@ -326,3 +328,16 @@ def test_a_job_with_several_ranks_is_refused_before_any_job_starts(home: Process
         assert caught.value.place.endswith("pipeline.yaml:11: jobs.two.command.workers")
         assert "another site" in caught.value.hint
     assert not home.node.grid.runs().items
+
+
+def test_the_cost_of_a_job_is_its_time_at_the_price_of_the_site(
+    tmp_path: Path, server: str, service: ProcessBatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    home = ProcessHome(tmp_path, server, service, price_per_hour="3.60", currency="EUR")
+    home.ended(home.start())
+    [row] = home.node.grid.costs(by=CostBy.JOB)
+    assert (row.name, row.currency, row.micros) == ("p-1/two", "EUR", 60_000)  # at least a minute is billed
+    assert (row.unknown, row.unknown_charges) == (0, 1)
+    assert not home.node.grid.leases().items
+    home.close()

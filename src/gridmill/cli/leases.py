@@ -50,12 +50,13 @@ def costs(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Show the cost of rented machines, with their disks, public addresses and transferred data.
+    """Show the cost of rented machines and of jobs at batch services.
 
-    The cost of a machine is divided among the jobs that used it, in proportion to their time. The row `(no
-    job)` is the cost of the time in which no job ran: boot, transfers and idle time. The column `with idle
-    time` is the cost of a row plus the part of the row `(no job)` that belongs to it. The forecast is stored
-    when a run starts, and includes this part too.
+    The cost of a machine includes its disk, its public address and transferred data. It is divided among the
+    jobs that used the machine, in proportion to their time. The row `(no job)` is the cost of the time in
+    which no job ran: boot, transfers and idle time. The column `with idle time` is the cost of a row plus the
+    part of the row `(no job)` that belongs to it. The forecast is stored when a run starts, and includes this
+    part too.
     """
     owner, _, name = job.rpartition("/")
     chosen = by or (CostBy.JOB if run or job else CostBy.RUN if project else CostBy.PROJECT)

@@ -148,9 +148,10 @@ class Rentals:
 
     def month_bounds(self, month: str, leases: Callable[[], Iterable[Lease]]) -> Bounds:
         """Return the highest possible costs of the closed leases in a month. `leases` reads all leases; they
-        are read again only after a lease was closed."""
+        are read again only after a lease was closed. Jobs of batch services are left out, because a budget
+        stops only rentals."""
         if self.spent is None or self.spent[0] != month:
-            closed = (one for one in leases() if not one.is_open)
+            closed = (one for one in leases() if not one.is_open and not one.is_batch)
             self.spent = month, month_bounds_micros(closed, 0.0, month)
         return self.spent[1]
 

@@ -196,7 +196,8 @@ class Lease:
     other than machines, that could not be deleted yet. `uses` has the times for which jobs used the machine,
     up to the Unix time `counted`. `failed` is the time at which an attempt on the machine failed last.
     `hopeless` means that no machine can be rented for the pod. `facts` describe the prepared machine.
-    `project` is the project of the job for which the lease was opened (empty: unknown).
+    `project` is the project of the job for which the lease was opened (empty: unknown). If `is_batch`, the
+    lease only counts the cost of an attempt that ran as a job of a batch service.
     """
 
     id: str
@@ -226,6 +227,7 @@ class Lease:
     account: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     project: str = ""
+    is_batch: bool = False
 
     @property
     def last_try(self) -> LaunchTry | None:

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Input, Output
+from gridmill.domain.batch_use import BatchUse
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.gang import Gang
 from gridmill.domain.job import Job, JobSize
@@ -193,7 +194,8 @@ class AttemptOutcome:
     """The result of an attempt that has ended. `state` is succeeded, failed, stopped or lost. `state` is
     lost if the machine ran out of memory, if another process took the port of a rank of a gang, or if the
     control group was deleted before the start; the job is then tried again. `transfers` are the transfers of
-    data for the attempt to and from a site in another place, as that site reports them."""
+    data for the attempt to and from a site in another place, as that site reports them. `batch_use` is the
+    time for which a batch service ran the attempt."""
 
     state: AttemptState
     use: MeasuredUse = field(default_factory=MeasuredUse)
@@ -206,6 +208,7 @@ class AttemptOutcome:
     size: JobSize | None = None
     parallel: ParallelTiming | None = None
     transfers: AttemptTransfers | None = None
+    batch_use: BatchUse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

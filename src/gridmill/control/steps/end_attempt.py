@@ -18,8 +18,10 @@ from gridmill.control.steps.lineage import with_origin
 from gridmill.control.steps.output_folders import discard_parts, left_behind, output_uri, parts_of
 from gridmill.control.steps.provenance import is_declared_alike, look_up_provenance, note_made
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.batch_use import account_of
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobSize
+from gridmill.domain.lease import Lease
 from gridmill.domain.pipeline import place_message
 from gridmill.domain.pod_protocol import AttemptOutcome, PartReport
 from gridmill.domain.project import Project
@@ -109,6 +111,7 @@ def settle_attempt(
 
 
 def _settle(endings: Endings, transaction: Transaction, attempt: Attempt, outcome: AttemptOutcome) -> None:
+    _count_cost(endings.ledger, transaction, attempt, outcome)
     if attempt.ranks:
         whole = note_end(endings.channels, transaction, attempt, outcome)
         if whole is None:
@@ -220,6 +223,23 @@ def _charge(ledger: Ledger, transaction: Transaction, ended: Attempt) -> None:
         places = max(1, ended.given.gpus) * max(1, ended.ranks)
         held = max(0.0, transaction.now - ended.placed)
         transaction.put(charged(project, places * held, transaction.now))
+
+
+def _count_cost(ledger: Ledger, transaction: Transaction, attempt: Attempt, outcome: AttemptOutcome) -> None:
+    """Count the cost of an attempt, or of a rank, that ran as a job of a batch service."""
+    use, job_run = outcome.batch_use, transaction.get(JobRun, attempt.job_run_id)
+    if use is None or job_run is None:
+        return
+    lease = account_of(
+        use,
+        attempt.id,
+        (job_run.project, job_run.run_id, job_run.job.name),
+        resource=job_run.resource,
+        deployment_id=attempt.deployment_id,
+        pod_id=attempt.pod_id,
+    )
+    if transaction.get(Lease, lease.id) is None:
+        transaction.put(lease)
 
 
 def _look_again(ledger: Ledger, candidates: Candidates, transaction: Transaction, job_run: JobRun) -> None:

@@ -46,7 +46,8 @@ class LeaseUseCases(UseCases):
         """See Renting."""
         request = page_request(int, "leases", limit, cursor)
         page = self._page_by_position(Lease, request, Order.NEWEST_FIRST)
-        return Page(items=tuple(map(self._lease_view, page.items)), next_cursor=page.next_cursor)
+        views = tuple(self._lease_view(one) for one in page.items if not one.is_batch)
+        return Page(items=views, next_cursor=page.next_cursor)
 
     def lease(self, lease_id: str) -> LeaseView:
         """See Renting."""

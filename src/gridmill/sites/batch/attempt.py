@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gridmill.codec import encode, from_builtins, to_builtins
+from gridmill.domain.batch_use import BatchUse
 from gridmill.domain.gang import member_id
 from gridmill.domain.pod_protocol import (
     AttemptOutcome,
@@ -51,7 +52,7 @@ from gridmill.sites.batch.attempt_record import (
     was_alone,
     with_own_files,
 )
-from gridmill.sites.batch.context import SiteContext, request_of
+from gridmill.sites.batch.context import SiteContext, request_of, use_of
 from gridmill.sites.batch.journal import PodJournal
 from gridmill.sites.batch.manifest import (
     BatchEnd,
@@ -471,7 +472,7 @@ class AttemptDriver:
                 )
         keep_checkpoints(self._context, self.record, done=outcome.state is AttemptState.SUCCEEDED)
         transfers = AttemptTransfers(upload=self.record.upload, download=download, staging=Staging.SHARED)
-        outcome = replace(outcome, transfers=transfers)
+        outcome = replace(outcome, transfers=transfers, batch_use=self._use())
         self._note_result(outcome)
         self.journal.append([replace(event, body={"outcome": to_builtins(outcome)})])
         return self._clean_up()
@@ -491,7 +492,16 @@ class AttemptDriver:
             with self.lock:
                 self.save(replace(self.record, result=outcome.state))
 
+    def _use(self) -> BatchUse | None:
+        """Return the time for which the service ran the attempt, if the service shows it."""
+        job, context = self._context.jobs(self.record.job_id), self._context
+        if self.record.job_id and (job is None or job.started is None):
+            with suppress(GridmillError):
+                job = context.service.describe([self.record.job_id]).get(self.record.job_id)
+        return use_of(self.record, context, job)
+
     def _end_by_home(self, outcome: AttemptOutcome) -> None:
+        outcome = replace(outcome, batch_use=self._use())
         self._note_result(outcome)
         event = PodEvent(
             number=0,

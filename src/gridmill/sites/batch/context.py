@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gridmill.domain.amounts import MIB
+from gridmill.domain.batch_use import BatchUse
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.site import Site
 from gridmill.ports.batch import BatchJob, BatchPort, BatchRequest
@@ -57,4 +58,22 @@ def request_of(record: BatchAttemptRecord, context: SiteContext) -> BatchRequest
         spot=parsed.spot,
         nodes=record.nodes,
         labels={"gridmill-owner": context.mark, "gridmill-attempt": record.order.attempt_id},
+    )
+
+
+def use_of(record: BatchAttemptRecord, context: SiteContext, job: BatchJob | None) -> BatchUse | None:
+    """Returns the time for which the service ran the attempt, with its price. It is None if the container
+    never started, or if the service does not show the times of the job."""
+    if job is None or job.started is None:
+        return None
+    parsed = for_resource(context.site, record.settings)
+    return BatchUse(
+        site=context.site.name,
+        job_id=job.id,
+        region=context.site.settings.get("region", ""),
+        started=job.started,
+        ended=max(job.started, context.now() if job.ended is None else job.ended),
+        price_micros=parsed.price_of(record.given, is_whole=record.nodes > 1),
+        currency=parsed.currency,
+        spot=parsed.spot,
     )

@@ -1,11 +1,13 @@
 """The settings of a batch site."""
 
+import math
 import re
 from collections.abc import Mapping
 
 from gridmill.domain.amounts import Amounts, parse_bytes, parse_seconds
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import JobKind
+from gridmill.domain.rental_terms import parse_micros
 from gridmill.domain.resource import Resource
 from gridmill.domain.site import Site
 from gridmill.domain.source import CREDENTIALS, check_credential
@@ -28,18 +30,22 @@ SETTINGS: Mapping[str, str] = {
     "checkpoints": "the time between two uploads of checkpoints (default: 60s)",
     "keep": "the time for which unused data stays in the bucket (default: 14d)",
     "spot": "true: request Spot machines, if the service permits this choice for each job (default: false)",
+    "price_per_hour": "the price per hour of a machine of the largest size, such as 3.06 (default: unknown)",
+    "currency": "the currency of price_per_hour (default: USD)",
     "shared_root": "the path, in the container, of the storage root of this home on a shared file system",
 }
 """The settings of every batch site, besides the settings of its service and of its bucket."""
-_OF_RESOURCES = frozenset({"time_limit", "queue_timeout", "spot"})
+_OF_RESOURCES = frozenset({"time_limit", "queue_timeout", "spot", "price_per_hour"})
 _CONTAINER_BYTES = 256 << 20
 _PATH = re.compile(r"/?[\w.+-]+(/[\w.+-]+)*")
+_CURRENCY = re.compile(r"[A-Z]{3}")
 _MOST_JOBS = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettings:
-    """The parsed settings of a batch site, see `SETTINGS`. `largest` is the size of the largest job."""
+    """The parsed settings of a batch site, see `SETTINGS`. `largest` is the size of the largest job.
+    `price_micros` is the price per hour of a machine of this size in micro-units of `currency`, or None."""
 
     service: str
     bucket: str
@@ -54,6 +60,21 @@ class BatchSettings:
     keep_seconds: float
     shared_root: str
     spot: bool
+    price_micros: int | None
+    currency: str
+
+    def price_of(self, size: Amounts, *, is_whole: bool) -> int | None:
+        """Return the price per hour, in micro-units, of the part of a machine that a job of this size uses,
+        or of a whole machine. The part is the largest of the parts of its CPUs, memory and GPUs. The price is
+        None if it is unknown."""
+        if self.price_micros is None:
+            return None
+        parts = (
+            size.cpus / self.largest.cpus,
+            size.memory_bytes / self.largest.memory_bytes,
+            size.gpus / self.largest.gpus if self.largest.gpus else 0.0,
+        )
+        return self.price_micros if is_whole else math.ceil(self.price_micros * min(1.0, max(parts)))
 
 
 def memory_request(memory_bytes: int) -> int:
@@ -87,8 +108,10 @@ def read(site: Site) -> BatchSettings:
         poll_seconds=_seconds(site, "poll", "5s", least=0.05),
         checkpoints_seconds=_seconds(site, "checkpoints", "60s", least=0.05),
         keep_seconds=_seconds(site, "keep", "14d", least=60.0),
-        shared_root=_text(site, "shared_root", "/") if site.settings.get("shared_root") else "",
+        shared_root=_shared_root(site),
         spot=_flag(site, "spot"),
+        price_micros=_price(site),
+        currency=_currency(site),
     )
 
 
@@ -174,6 +197,32 @@ def _text(site: Site, name: str, usual: str) -> str:
     text = site.settings.get(name, usual)
     if text != "/" and not _PATH.fullmatch(text):
         raise _wrong(site, name, f"{text!r} is not valid", f"The default is {usual}.")
+    return text
+
+
+def _shared_root(site: Site) -> str:
+    path = site.settings.get("shared_root", "")
+    if path and (not path.startswith("/") or not path.isprintable() or ".." in path.split("/")):
+        raise _wrong(
+            site, "shared_root", f"{path!r} is not an absolute path", "Write for example /fsx/storage."
+        )
+    return path.rstrip("/") or path
+
+
+def _price(site: Site) -> int | None:
+    text = site.settings.get("price_per_hour", "")
+    try:
+        return parse_micros(text) if text else None
+    except InputError as error:
+        raise _wrong(site, "price_per_hour", error.message, error.hint) from error
+
+
+def _currency(site: Site) -> str:
+    text = site.settings.get("currency", "USD")
+    if not _CURRENCY.fullmatch(text):
+        raise _wrong(
+            site, "currency", f"{text!r} is not the code of a currency", "Write three capital letters: USD."
+        )
     return text
 
 

@@ -1,0 +1,42 @@
+"""The settings of a batch site."""
+
+import pytest
+
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.site import Site, SiteKind
+from gridmill.errors import InputError
+from gridmill.sites.batch.settings import BatchSettings, read
+
+SETTINGS = {"service": "aws", "bucket": "s3://bucket/prefix", "cpus": "4", "memory": "16GiB", "gpus": "2"}
+
+
+def parsed(**more: str) -> BatchSettings:
+    return read(Site(name="s", kind=SiteKind.BATCH, settings={**SETTINGS, **more}))
+
+
+def test_a_job_costs_its_largest_part_of_a_machine() -> None:
+    known = parsed(price_per_hour="3.06")
+    assert known.price_of(Amounts(cpus=1, memory_bytes=8 * GIB), is_whole=False) == 1_530_000
+    assert known.price_of(Amounts(cpus=1, memory_bytes=GIB, gpus=2), is_whole=False) == 3_060_000
+    assert known.price_of(Amounts(cpus=1, memory_bytes=GIB), is_whole=True) == 3_060_000
+    assert parsed().price_of(Amounts(cpus=1, memory_bytes=GIB), is_whole=False) is None
+
+
+def test_a_shared_root_may_have_spaces() -> None:
+    assert parsed(shared_root="/mnt/my data/ä/").shared_root == "/mnt/my data/ä"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"shared_root": "data"},
+        {"shared_root": "/a/../b"},
+        {"shared_root": "/a\nb"},
+        {"price_per_hour": "three"},
+        {"currency": "dollars"},
+    ],
+)
+def test_a_wrong_setting_is_refused_with_its_place(wrong: dict[str, str]) -> None:
+    with pytest.raises(InputError) as caught:
+        parsed(**wrong)
+    assert caught.value.place == f"site s: settings.{next(iter(wrong))}"
