@@ -305,8 +305,8 @@ def configure(
         str | None,
         typer.Option(
             metavar="AMOUNT",
-            help="For a project: the highest cost of its rented machines in one month, for example 200."
-            " If the budget is used up, jobs that need a rented machine wait.",
+            help="For a project: the highest cost of its rented machines in one month, for example 200;"
+            " `none` removes the budget. If the budget is used up, jobs that need a rented machine wait.",
             show_default=False,
         ),
     ] = None,
@@ -360,6 +360,8 @@ def configure(
         raise InputError(
             f"a {what} has no --budget; only a project has it", hint="For a resource: --set budget=200"
         )
+    if currency and budget is None:
+        raise InputError("--currency is given without --budget", hint="Pass both, such as --budget 200.")
     if what == Configurable.PROJECT:
         with session(context) as client:
             given = 1.0 if share is None else share

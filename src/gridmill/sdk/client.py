@@ -79,13 +79,15 @@ class ShareVerbs(Connected):
         budget: str | None = None,
         currency: str = "USD",
     ) -> ProjectView:
-        """Create a project, or replace the share, the quota and the budget of a project. Each limit of the
-        quota is a value such as `memory="64GB"`, or None if there is no limit. `budget` is the highest cost
-        of the project's rented machines in one month, such as `"200"`, in `currency`.
+        """Create a project, or replace the share and the quota of a project. Each limit of the quota is a
+        value such as `memory="64GB"`, or None if there is no limit. `budget` is the highest cost of the
+        project's rented machines in one month, such as `"200"`, in `currency`. With None, a project keeps its
+        budget; `"none"` removes the budget.
 
         Raises InputError.
         """
         memory_bytes = None if memory is None else parse_bytes(memory)
+        micros, currency = self._budget(name, budget, currency)
         return self.grid.configure_project(
             Project(
                 name=name,
@@ -93,10 +95,19 @@ class ShareVerbs(Connected):
                 cpus=cpus,
                 memory_bytes=memory_bytes,
                 gpus=gpus,
-                budget_micros=None if budget is None else parse_micros(budget),
+                budget_micros=micros,
                 currency=currency,
             )
         )
+
+    def _budget(self, name: str, budget: str | None, currency: str) -> tuple[int | None, str]:
+        """Return the budget in micro-units and its currency. Without an amount, these are the stored ones."""
+        if budget is not None:
+            return None if budget == "none" else parse_micros(budget), currency
+        stored = next((one.project for one in self.list_projects() if one.name == name), None)
+        if stored is None or stored.budget_micros is None:
+            return None, currency
+        return stored.budget_micros, stored.currency
 
     def list_projects(self, *, limit: int | None = None) -> Listing[ProjectView]:
         """List projects with their current usage, sorted by name."""

@@ -150,6 +150,15 @@ def test_logs_come_as_lines_of_one_or_of_all_jobs(client: Client) -> None:
     assert "first, second" in caught.value.hint
 
 
+def test_a_project_keeps_its_budget_until_it_is_removed_by_name(client: Client) -> None:
+    client.configure_project("vision", budget="200", currency="EUR")
+    kept = client.configure_project("vision", share=2.0).project
+    assert (kept.share, kept.budget_micros, kept.currency) == (2.0, 200 * 10**6, "EUR")
+    assert client.configure_project("vision", budget="10").project.currency == "USD"
+    assert client.configure_project("vision", budget="none").project.budget_micros is None
+    assert client.configure_project("vision", share=3.0).project.budget_micros is None
+
+
 def test_resources_are_configured_as_people_write_sizes(client: Client) -> None:
     resource, sizing = client.configure_resource(
         "big", "training", rows="1M", memory="4GiB", cpus=2, workers=3, keep="10m", jobs=("demo/train",)
