@@ -73,7 +73,7 @@ def test_a_secret_at_a_farm_is_in_no_file_of_the_farm(place: Place) -> None:
         words = controller.up()["join"].split()
         added = place.gridmill(*words[1:])
         assert added.returncode == 0, added.stderr
-        check(place, "far", folder, folder)
+        check(place, "gpu-farm", folder, folder)
         place.gridmill("down", "--all")
 
 

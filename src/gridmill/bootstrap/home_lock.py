@@ -47,6 +47,12 @@ def lock_home(home: Path) -> IO[str]:
     return file
 
 
+def release_home(lock: IO[str]) -> None:
+    """Releases the lock of a home, although a child that starts at this moment still has the file open."""
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    lock.close()
+
+
 def lock_in_turn(home: Path, waits: Callable[[], bool]) -> IO[str]:
     """Locks the home. While another process owns the home, the function waits as long as the function
     `waits` returns True. Raises HomeInUseError."""

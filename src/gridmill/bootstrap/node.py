@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from gridmill.bootstrap.home_lock import home_secret, lock_in_turn, open_store
+from gridmill.bootstrap.home_lock import home_secret, lock_in_turn, open_store, release_home
 from gridmill.control.background import ThreadRunner
 from gridmill.control.counters import Counters
 from gridmill.control.ledger import Ledger
@@ -320,7 +320,7 @@ def _wire(
             control.ledger.logs.close()
             store.close()
             (settings.home / "control.json").unlink(missing_ok=True)
-            lock.close()
+            release_home(lock)
 
     service = Service(
         node, _identity(settings, address, embedded), render=_render, end=end or partial(finish, True)

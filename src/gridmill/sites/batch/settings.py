@@ -39,6 +39,7 @@ _OF_RESOURCES = frozenset({"time_limit", "queue_timeout", "spot", "price_per_hou
 _CONTAINER_BYTES = 256 << 20
 _PATH = re.compile(r"/?[\w.+-]+(/[\w.+-]+)*")
 _CURRENCY = re.compile(r"[A-Z]{3}")
+_PROGRAM = re.compile(r"[\w.+-]+|/[^\x00-\x1f\x7f]+")
 _MOST_JOBS = 5000
 
 
@@ -102,7 +103,7 @@ def read(site: Site) -> BatchSettings:
             gpus=_number(site, "gpus", "0", 0, 64),
         ),
         max_machines=_number(site, "max_machines", "100", 1, _MOST_JOBS),
-        python=_text(site, "python", "python3"),
+        python=_text(site, "python", "python3", _PROGRAM),
         queue_timeout_seconds=_seconds(site, "queue_timeout", "24h", least=1.0),
         time_limit_seconds=_seconds(site, "time_limit", "7d", least=60.0),
         poll_seconds=_seconds(site, "poll", "5s", least=0.05),
@@ -193,9 +194,9 @@ def _memory(site: Site) -> int:
         raise _wrong(site, "memory", error.message, error.hint) from error
 
 
-def _text(site: Site, name: str, usual: str) -> str:
+def _text(site: Site, name: str, usual: str, form: re.Pattern[str] = _PATH) -> str:
     text = site.settings.get(name, usual)
-    if text != "/" and not _PATH.fullmatch(text):
+    if text != "/" and not form.fullmatch(text):
         raise _wrong(site, name, f"{text!r} is not valid", f"The default is {usual}.")
     return text
 
