@@ -81,6 +81,29 @@ def test_a_run_at_aws_survives_a_new_control_node_and_a_reclaimed_machine(home: 
     assert output.read_text().split()[:2] == ["20000", "19999"]
 
 
+class ProfileHome(AwsHome):
+    """A home whose credentials are only in a profile."""
+
+    def prepare(self) -> None:
+        file = self.folder / "credentials"
+        file.write_text(
+            f"[other]\naws_access_key_id = {self.aws.access_key}\n"
+            f"aws_secret_access_key = {self.aws.secret_key}\n"
+        )
+        os.environ["AWS_SHARED_CREDENTIALS_FILE"] = str(file)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            del os.environ[name]
+
+
+def test_the_bucket_uses_the_profile_too(
+    tmp_path: Path, server: str, aws: AwsBatchSimulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "")
+    home = ProfileHome(tmp_path, server, aws, profile="other")
+    assert home.ended(home.start()).run.state is RunState.SUCCEEDED
+    home.close()
+
+
 def test_a_lost_answer_of_aws_submits_no_second_job(home: AwsHome) -> None:
     home.aws.world.faults.lose_answers("SubmitJob")
     assert home.ended(home.start()).run.state is RunState.SUCCEEDED

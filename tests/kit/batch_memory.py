@@ -72,5 +72,8 @@ class Service:
     def diagnose(self, job: BatchJob, request: BatchRequest) -> QueueProblem | None:
         return None
 
+    def bucket_credentials(self) -> None:
+        """The environment has the credentials."""
+
     def close(self) -> None:
         pass

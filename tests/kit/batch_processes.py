@@ -100,6 +100,9 @@ class ProcessBatch:
     def running(self) -> list[str]:
         return [job_id for job_id, one in self.processes.items() if one.poll() is None]
 
+    def bucket_credentials(self) -> None:
+        """The environment has the credentials."""
+
     def close(self) -> None:
         """The jobs continue."""
 

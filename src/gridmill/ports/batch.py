@@ -1,9 +1,9 @@
 """The interface to a managed batch service, which runs one container for each job that is submitted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.states import Cause
@@ -111,6 +111,11 @@ class BatchPort(Protocol):
 
     def diagnose(self, job: BatchJob, request: BatchRequest) -> QueueProblem | None:
         """Return the reason why a queued job does not start, or None if the service shows no reason."""
+
+    def bucket_credentials(self) -> Callable[[], Mapping[str, Any]] | None:
+        """Return a function that returns the present credentials of the home for a bucket of the provider, in
+        the form of obstore. The result is None if the settings of the bucket or the environment have the
+        credentials."""
 
     def close(self) -> None:
         """Close all connections."""

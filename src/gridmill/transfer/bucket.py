@@ -2,7 +2,7 @@
 
 import re
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from http.client import HTTPException
@@ -60,12 +60,17 @@ class BucketClient:
     methods raise TransferRefusedError and UnavailableError."""
 
     def __init__(
-        self, url: str, options: Mapping[str, str] | None = None, *, pass_seconds: float = PASS_SECONDS
+        self,
+        url: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        pass_seconds: float = PASS_SECONDS,
+        credentials: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         """Opens the prefix of the bucket; see `open_store`. Signed URLs are valid for `pass_seconds`."""
         self.url, self.pass_seconds = url, pass_seconds
-        self._store: Any = open_store(url, options or {})
-        self._puts: Any = open_store(url, options or {}, puts=True)
+        self._store: Any = open_store(url, options or {}, credentials=credentials)
+        self._puts: Any = open_store(url, options or {}, puts=True, credentials=credentials)
 
     def put(self, name: str, content: bytes, meter: ByteMeter = UNMETERED) -> None:
         """Puts an object into the bucket, either completely or not at all."""
@@ -165,13 +170,20 @@ class BucketClient:
         return signed
 
 
-def open_store(url: str, options: Mapping[str, str], *, puts: bool = False) -> object:
+def open_store(
+    url: str,
+    options: Mapping[str, str],
+    *,
+    puts: bool = False,
+    credentials: Callable[[], Mapping[str, Any]] | None = None,
+) -> object:
     """Opens the store of obstore for `s3://BUCKET/PREFIX`, `gs://…` or `file:///FOLDER`.
 
     `options` are the options of obstore for this kind of store, for example `endpoint`. Options that are
     missing, such as the credentials, are taken from the environment. With `puts`, the returned store has the
     timeouts for putting objects. Without `puts`, the returned store has the timeouts for all other requests.
-    Raises InputError.
+    `credentials` returns the present credentials, which are asked for again when they expire. Raises
+    InputError.
     """
     scheme = url.partition("://")[0]
     if scheme == "file":
@@ -182,7 +194,13 @@ def open_store(url: str, options: Mapping[str, str], *, puts: bool = False) -> o
     client: Any = {"allow_http": plain, **(_PUTTING if puts else _READING)}
     settings = {**(_S3 if scheme == "s3" else {}), **options}
     with explained(url, refused=BaseError):
-        return from_url(url, config=cast(Any, settings), client_options=client, retry_config=_RETRIES)
+        return from_url(
+            url,
+            config=cast(Any, settings),
+            client_options=client,
+            retry_config=_RETRIES,
+            credential_provider=cast(Any, credentials),
+        )
 
 
 @contextmanager

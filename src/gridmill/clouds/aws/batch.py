@@ -8,7 +8,7 @@ in RUNNABLE" and "Automated job retries" of its user guide.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gridmill.clouds.aws.requests import AwsRequests
@@ -282,6 +282,10 @@ class AwsBatch:
             str(one["InstanceType"]): int(one["MemoryInfo"]["SizeInMiB"]) * MIB
             for one in answer.get("InstanceTypes") or ()
         }
+
+    def bucket_credentials(self) -> Callable[[], Mapping[str, Any]] | None:
+        """See BatchPort. The credentials of a profile are also used for the bucket."""
+        return self._requests.credentials if self._settings.account.profile else None
 
     def close(self) -> None:
         """See BatchPort."""

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -19,6 +20,8 @@ _CONNECT_SECONDS, _READ_SECONDS = 10.0, 60.0
 """The longest time for a connection, and for an answer. RunInstances answers within some seconds."""
 _PROFILE_SECONDS = 30.0
 """The shortest time after which a profile is read again whose credentials were refused."""
+_CREDENTIALS_SECONDS = 600.0
+"""The time after which credentials that were given away are asked for again."""
 _CONNECTIONS = 16
 """The number of connections of a client, and of regions that are asked at the same time."""
 
@@ -84,6 +87,23 @@ class AwsRequests:
             return ""
 
         return str(_translated(ask, f"aws {region} {action}"))
+
+    def credentials(self) -> Mapping[str, Any]:
+        """Return the present credentials in the form that obstore needs. They are asked for again after some
+        minutes, because the credentials of a profile may be temporary. Raises CredentialsError."""
+        with self._lock:
+            if self._session is None:
+                self._session = _translated(partial(_open, self._settings), "aws")
+            found = _translated(self._session.get_credentials, "aws")
+        if found is None:
+            raise CredentialsError("there are no credentials of AWS", place="aws", hint="Set a profile.")
+        frozen = _translated(found.get_frozen_credentials, "aws")
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": datetime.now(UTC) + timedelta(seconds=_CREDENTIALS_SECONDS),
+        }
 
     def pages(
         self, service: str, region: str, action: str, items: str, **arguments: object

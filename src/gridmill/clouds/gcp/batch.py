@@ -202,6 +202,9 @@ class GcpBatch:
         found = self._get(job.id) or {}
         return queue_problem((found.get("status") or {}).get("statusEvents") or ())
 
+    def bucket_credentials(self) -> None:
+        """See BatchPort. The bucket has its own setting for the key."""
+
     def close(self) -> None:
         """See BatchPort."""
         self._requests.close()

@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gridmill.codec import decode, encode
 from gridmill.domain.farm_protocol import Manifest
@@ -95,7 +95,9 @@ class Exchange:
         return shutil.rmtree(drafts, ignore_errors=True)
 
 
-def open_exchange(url: str, options: Mapping[str, str]) -> Exchange:
+def open_exchange(
+    url: str, options: Mapping[str, str], credentials: Callable[[], Mapping[str, Any]] | None = None
+) -> Exchange:
     """Opens the bucket of a site; see `bucket.open_store`. Raises InputError if a package is missing."""
     if find_spec("obstore") is None:
         raise InputError(
@@ -105,7 +107,7 @@ def open_exchange(url: str, options: Mapping[str, str]) -> Exchange:
         )
     from gridmill.transfer.bucket import BucketClient
 
-    return Exchange(BucketClient(url, options))
+    return Exchange(BucketClient(url, options, credentials=credentials))
 
 
 def repeated(act: Callable[[], T], wait: Callable[[float], object], most: int = 8) -> T:

@@ -572,7 +572,9 @@ def make(
     options = {name: resolved(value, known) for name, value in bucket_options(site, parsed).items()}
     # each home has its own folder, so that it can delete old data without asking other homes
     url = f"{parsed.bucket}/{site_mark(settings, site)}"
-    return BatchSite(settings, site, parsed, service, open_exchange(url, options))
+    return BatchSite(
+        settings, site, parsed, service, open_exchange(url, options, service.bucket_credentials())
+    )
 
 
 def _no_secrets(name: str) -> str:
