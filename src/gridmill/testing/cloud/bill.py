@@ -23,6 +23,7 @@ class Charge(StrEnum):
     DISK = "disk"
     ADDRESS = "public address"
     EGRESS = "egress"
+    SNAPSHOT = "snapshot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,6 +67,10 @@ class CloudFaults:
     """How long a machine that runs already takes until SSH answers, beyond what its boot really takes."""
     shutting_down_seconds: float = 0.0
     notice_seconds: float = 120.0
+    image_seconds: float = 0.0
+    """How long a new machine image and its snapshots are pending."""
+    failing_images: int = 0
+    """How many of the next machine images end in the state `failed`."""
     planned: list[PlannedFault] = field(default_factory=list)
     error_rate: float = 0.0
     """The share of requests that are answered with status 500 or 503, with or without an effect."""

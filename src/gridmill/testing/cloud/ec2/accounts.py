@@ -25,6 +25,7 @@ def bill_of(world: World, now: float) -> Bill:
         for instance in region.instances.all():
             items.extend(_of_instance(world, instance, now))
         items.extend(_of_volumes(world, region, now))
+        items.extend(_of_snapshots(world, region, now))
         items.extend(_of_addresses(region.addresses.all(), None, now))
     for address, released_at in world.released_addresses:
         items.extend(_of_addresses([address], released_at, now))
@@ -65,6 +66,17 @@ def _of_volumes(world: World, region: Region, now: float) -> Iterator[Item]:
         yield _item(Charge.DISK, volume.id, detail, seconds, amount, volume.id in living)
 
 
+def _of_snapshots(world: World, region: Region, now: float) -> Iterator[Item]:
+    """AWS charges the blocks that are stored. The simulation charges the whole size of the disk."""
+    living = {one.id for one in region.snapshots.all()}
+    for snapshot in region.snapshots.last_versions():
+        until = now if snapshot.id in living else world.deleted_snapshots[snapshot.id]
+        seconds = bill.charged_seconds([(snapshot.created_at, until)])
+        amount = bill.by_the_month(seconds, snapshot.size_gb, catalogue.SNAPSHOT_MICROS_PER_GB_MONTH)
+        detail = f"snapshot of {snapshot.size_gb} GB"
+        yield _item(Charge.SNAPSHOT, snapshot.id, detail, seconds, amount, snapshot.id in living)
+
+
 def _of_addresses(addresses: Iterable[Address], until: float | None, now: float) -> Iterator[Item]:
     for one in addresses:
         seconds = bill.charged_seconds([(one.allocated_at, now if until is None else until)])
@@ -89,6 +101,8 @@ def leftovers(world: World) -> list[str]:
     found = [one.id for one in world.instances() if one.state != State.TERMINATED]
     for region in world.regions.values():
         found += [one.id for one in region.volumes.all()]
+        found += [one.id for one in region.images.all()]
+        found += [one.id for one in region.snapshots.all()]
         found += [one.id for one in region.groups.all() if one.name != "default"]
         found += [one.id for one in region.keys.all()]
         found += [one.allocation_id for one in region.addresses.all()]

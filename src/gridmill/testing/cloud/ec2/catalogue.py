@@ -25,6 +25,8 @@ those of us-east-1."""
 
 DISK_MICROS_PER_GB_MONTH = 80_000
 """The price of a gp3 volume. Source: https://aws.amazon.com/ebs/pricing/"""
+SNAPSHOT_MICROS_PER_GB_MONTH = 50_000
+"""The price of the data of a snapshot. Source: https://aws.amazon.com/ebs/pricing/"""
 ADDRESS_MICROS_PER_HOUR = 5_000
 """The price of a public IPv4 address. Source: https://aws.amazon.com/vpc/pricing/"""
 EGRESS_MICROS_PER_GB = 90_000

@@ -16,8 +16,8 @@ from gridmill.testing.cloud.ec2 import catalogue
 from gridmill.testing.cloud.ec2.call import Call
 from gridmill.testing.cloud.ec2.catalogue import Image, InstanceType
 from gridmill.testing.cloud.ec2.filters import tags_for
-from gridmill.testing.cloud.ec2.images import image_named
 from gridmill.testing.cloud.ec2.network import Subnet, new_addresses, subnet_named, subnet_of
+from gridmill.testing.cloud.ec2.own_images import launchable
 from gridmill.testing.cloud.ec2.records import Instance, Tags, Volume
 from gridmill.testing.cloud.ec2.refusal import RefusalError, invalid, not_simulated
 from gridmill.testing.cloud.ec2.shapes import reservation
@@ -126,7 +126,7 @@ def _plan(call: Call, zone: str) -> _Plan:
     image_id = call.get("ImageId")
     if not image_id:
         raise RefusalError("MissingParameter", "The request must contain the parameter ImageId")
-    image = image_named(call.region.name, image_id)
+    image = launchable(call, image_id)
     _check_architecture(kind, image)
     _check_user_data(call)
     _check_others(call)

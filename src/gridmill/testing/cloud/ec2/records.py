@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from gridmill.domain.frozen import dataclass
+from gridmill.testing.cloud.ec2.catalogue import Image
 
 Tags = tuple[tuple[str, str], ...]
 
@@ -111,6 +112,39 @@ class Volume:
     visible_from: float
     instance_id: str = ""
     device: str = ""
+    tags: Tags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A snapshot of a disk, which is charged until it is deleted. It is `pending` until `completed_at`.
+    `image_id` is the image that was made together with it."""
+
+    id: str
+    volume_id: str
+    size_gb: int
+    created_at: float
+    completed_at: float
+    visible_from: float
+    image_id: str
+    description: str
+    tags: Tags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnImage:
+    """An image that the account has made of one of its instances. It is `pending` until `available_at`, and
+    then `available`, or `failed` if `is_failing`. `disks` has the device name, the id of the snapshot, the size
+    in GB and the type of each disk, and whether the disk is deleted together with its instance."""
+
+    id: str
+    shape: Image
+    instance_id: str
+    created_at: float
+    available_at: float
+    visible_from: float
+    disks: tuple[tuple[str, str, int, str, bool], ...]
+    is_failing: bool = False
     tags: Tags = ()
 
 

@@ -125,7 +125,13 @@ def _resource(call: Call, resource_id: str) -> tuple[Any, str, Any]:
     if kind == "i":
         [instance] = call.instances_named([resource_id], call.now)
         return region.instances, resource_id, instance
-    tables: dict[str, Any] = {"vol": region.volumes, "sg": region.groups, "eipalloc": region.addresses}
+    tables: dict[str, Any] = {
+        "ami": region.images,
+        "eipalloc": region.addresses,
+        "sg": region.groups,
+        "snap": region.snapshots,
+        "vol": region.volumes,
+    }
     if kind == "key":
         for pair in region.keys.all():
             if pair.id == resource_id:
@@ -135,7 +141,12 @@ def _resource(call: Call, resource_id: str) -> tuple[Any, str, Any]:
         raise not_simulated(f"tags of {resource_id[:60]!r}")
     record = tables[kind].get(resource_id)
     if record is None:
-        codes = {"vol": "InvalidVolume.NotFound", "sg": "InvalidGroup.NotFound"}
+        codes = {
+            "ami": "InvalidAMIID.NotFound",
+            "sg": "InvalidGroup.NotFound",
+            "snap": "InvalidSnapshot.NotFound",
+            "vol": "InvalidVolume.NotFound",
+        }
         code = codes.get(kind, "InvalidAllocationID.NotFound")
         raise RefusalError(code, f"The resource '{resource_id[:60]}' does not exist")
     return tables[kind], resource_id, record

@@ -22,8 +22,10 @@ from gridmill.testing.cloud.ec2.records import (
     Address,
     Instance,
     KeyPair,
+    OwnImage,
     Principal,
     SecurityGroup,
+    Snapshot,
     State,
     Volume,
 )
@@ -50,6 +52,8 @@ class Region:
         self.groups: History[SecurityGroup] = History()
         self.keys: History[KeyPair] = History()
         self.addresses: History[Address] = History()
+        self.images: History[OwnImage] = History()
+        self.snapshots: History[Snapshot] = History()
         self.tokens: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {}
         """For each client token and zone (empty for none): the request as text, and its instances."""
 
@@ -67,6 +71,7 @@ class World:
         self.principals: dict[str, Principal] = {}
         self.released_addresses: list[tuple[Address, float]] = []
         self.deleted_volumes: dict[str, float] = {}
+        self.deleted_snapshots: dict[str, float] = {}
         self.regions: dict[str, Region] = {}
         for name in catalogue.REGIONS:
             self.regions[name] = self._new_region(name)
