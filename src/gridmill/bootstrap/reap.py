@@ -8,11 +8,13 @@ from typing import TypeVar
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.machine import Leftover, Machine, MachineState
+from gridmill.domain.machine_image import MachineImage
 from gridmill.domain.reaping import (
     ReapItem,
     ReapOrder,
     ReapReport,
     ReapResult,
+    selected_images,
     selected_leftovers,
     selected_machines,
 )
@@ -26,7 +28,7 @@ from gridmill.errors import (
 )
 from gridmill.plugins import find
 from gridmill.ports.clock import Clock
-from gridmill.ports.cloud import CloudPort
+from gridmill.ports.cloud import CloudPort, ImageProvider
 
 T = TypeVar("T")
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 2.0, 20.0
@@ -74,18 +76,24 @@ class Reaper:
         until = self.clock.monotonic() + self.order.wait_seconds
         machines = self._patiently(self.cloud.machines, until)
         leftovers = self._patiently(self.cloud.leftovers, until)
+        images = self._patiently(self._all_images, until)
         now = self.clock.now()
         targets, kept = selected_machines(machines, self.order, now)
         resources, kept_resources = selected_leftovers(leftovers, machines, self.order, now)
+        unwanted, wanted = selected_images(images, self.order, now)
+        resources = (*resources, *map(_leftover, unwanted))
         problems = self._end(targets, resources, until) if self.order.end else {}
         prices = self._prices((*targets, *kept))
         items = [
             *(self._item(one, self._result(_key(one), problems), problems, prices) for one in targets),
             *(self._item(one, ReapResult.KEPT, {}, prices) for one in kept),
             *(_resource(one, self._result(_key(one), problems), problems) for one in resources),
-            *(_resource(one, ReapResult.KEPT, {}) for one in kept_resources),
+            *(_resource(one, ReapResult.KEPT, {}) for one in (*kept_resources, *map(_leftover, wanted))),
         ]
         return ReapReport(kind=self.order.kind, ended=self.order.end, items=tuple(items))
+
+    def _all_images(self) -> tuple[MachineImage, ...]:
+        return self.cloud.images() if isinstance(self.cloud, ImageProvider) else ()
 
     def _result(self, key: tuple[str, str], problems: Mapping[tuple[str, str], str]) -> ReapResult:
         if not self.order.end:
@@ -199,6 +207,18 @@ class Reaper:
             currency=currency,
             problem=problems.get(_key(machine), ""),
         )
+
+
+def _leftover(image: MachineImage) -> Leftover:
+    """Return a finished image as a resource to delete, with the lease of its build."""
+    return Leftover(
+        kind="image",
+        id=image.id,
+        region=image.region,
+        lease=image.build,
+        owner=image.owner,
+        created=image.created,
+    )
 
 
 def _resource(leftover: Leftover, result: ReapResult, problems: Mapping[tuple[str, str], str]) -> ReapItem:

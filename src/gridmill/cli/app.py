@@ -40,6 +40,7 @@ COMMANDS = {
     "backup": ("gridmill.cli.archive:backup", "Write pipelines with their versions into an archive."),
     "restore": ("gridmill.cli.archive:restore", "Restore the pipelines of an archive."),
     "recover": ("gridmill.cli.recover:recover", "Restore lost records from the storage root."),
+    "build": ("gridmill.cli.images:build", "Build an image for rented machines."),
     "offers": ("gridmill.cli.offers:offers", "List machines that can be rented, with their prices."),
     "reap": ("gridmill.cli.reap:reap", "Find and end rented machines, without a home."),
     "ssh": ("gridmill.cli.ssh:ssh", "Open a shell on a rented machine."),

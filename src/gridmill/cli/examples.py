@@ -34,6 +34,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "backup": ("backup weather -o weather.zip", "backup weather shops -o both.zip"),
     "restore": ("restore weather.zip", "restore weather.zip --json"),
     "recover": ("recover --dry-run", "recover"),
+    "build": (
+        "build image burst-1 --at aws --region us-east-1 --instance-type g5.xlarge",
+        "build image burst-1 --at aws --base ami-0123456789abcdef0",
+    ),
     "offers": ("offers --gpus 1 --gpu-memory 24GB", "offers aws --spot --max-price 0.50 --region us-"),
     "reap": ("reap aws", "reap aws --owner grid-7f3a --older-than 6h --yes"),
     "ssh": ("ssh lease-3", "ssh lease-3 -- nvidia-smi", "ssh lease-3 -L 6006:localhost:6006"),

@@ -153,6 +153,7 @@ def show_lease(view: LeaseView) -> RenderableType:
         ("site", lease.provider),
         ("resource", lease.resource),
         ("deployment", lease.deployment_id),
+        ("image", lease.image_id),
         ("opened", moment(lease.opened)),
         ("ready", moment(lease.ready)),
         ("closed", moment(lease.closed)),

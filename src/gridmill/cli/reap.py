@@ -36,6 +36,9 @@ def reap(
             metavar="TIME", help="Only machines older than this, for example 6h.", show_default=False
         ),
     ] = "",
+    images: Annotated[
+        bool, typer.Option("--images", help="Also images that were built. Default: they are kept.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="End what is found. Default: only list it.")] = False,
     wait: Annotated[
         str, typer.Option(metavar="TIME", help="How long to wait until the provider confirms the end.")
@@ -46,6 +49,9 @@ def reap(
 
     The command finds machines by their tags. It needs neither a home nor a control node, and reads the
     credentials from the environment, so that it can run from cron or in a CI system on another machine.
+
+    Images that `gridmill build image` has made are shown as kept. With --images, they are ended like other
+    resources. The snapshots of an image are deleted together with it.
 
     Without --yes, nothing is changed, and the exit code is 1 if something was found. With --yes, the exit
     code is 1 if the provider has not confirmed the end of everything in time. The exit code is 8 if the
@@ -64,6 +70,7 @@ def reap(
         lease=lease,
         older_than_seconds=parse_seconds(older_than) if older_than else None,
         end=yes,
+        with_images=images,
         wait_seconds=parse_seconds(wait),
     )
     report = host_of(context).reap(order)

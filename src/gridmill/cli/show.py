@@ -30,6 +30,7 @@ from gridmill.cli.format import (
     scalar,
     whose,
 )
+from gridmill.cli.images import list_images
 from gridmill.cli.leases import HEAD as LEASES
 from gridmill.cli.leases import lease_row
 from gridmill.cli.render import run_table
@@ -332,6 +333,8 @@ def list_all(
         raise InputError("--all and --limit exclude each other")
     if (run is not None) != (noun is not None and read_noun(noun) == Noun.JOB):
         raise InputError("the run whose jobs to list is missing", hint="gridmill list jobs RUN")
+    if noun is not None and read_noun(noun) == Noun.IMAGE:
+        return list_images(context, json)
     states = read_states(None if noun is None else read_noun(noun), state or ())
     with session(context, reading=True) as client:
         if noun is None:

@@ -24,6 +24,7 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.states import DeploymentState, JobState
 from gridmill.errors import GridmillError, StorageError, StoreInUseError, explained
+from gridmill.scheduler.renting import releasing
 
 LONGEST_WAIT_SECONDS = 60.0
 BACK_OFF_SECONDS = 1.0
@@ -324,6 +325,7 @@ class ControlNode:
         `seconds`."""
         with self.lock, suppress(StorageError):
             if self.rents_machines and not self.control.ledger.doubtful:
+                self._release_builds()
                 self._release_idle(
                     only={one.provider for one in self.control.ledger.snapshot.leases.values()}
                 )
@@ -347,6 +349,14 @@ class ControlNode:
             for lease in self.control.ledger.snapshot.leases.values():
                 if lease.may_have_machine:
                     self.control.problems.warn(left_text(lease, provider_of(sites, lease.provider)))
+
+    def _release_builds(self) -> None:
+        """End the builds of images, because nobody would continue them."""
+        transaction = self.control.begin()
+        for lease in self.control.ledger.snapshot.leases.values():
+            if lease.image_name:
+                transaction.put(releasing(lease, "the control node ends", transaction.now))
+        self.control.ledger.commit(transaction)
 
     def _release_idle(self, only: Container[str] | None = None) -> None:
         snapshot = self.control.ledger.snapshot

@@ -198,6 +198,9 @@ class Lease:
     `hopeless` means that no machine can be rented for the pod. `facts` describe the prepared machine.
     `project` is the project of the job for which the lease was opened (empty: unknown). If `is_batch`, the
     lease only counts the cost of an attempt that ran as a job of a batch service.
+
+    The machine of a lease with an `image_name` runs no pod: an image with this name is built on it.
+    `image_id` is the finished image.
     """
 
     id: str
@@ -228,6 +231,8 @@ class Lease:
     facts: Mapping[str, str] = field(default_factory=dict)
     project: str = ""
     is_batch: bool = False
+    image_name: str = ""
+    image_id: str = ""
 
     @property
     def last_try(self) -> LaunchTry | None:

@@ -132,6 +132,10 @@ class Machine:
     reason: str = ""
 
 
+IMAGE_KINDS = frozenset({"image", "snapshot"})
+"""The kinds of leftovers that are parts of an unfinished image."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
     """A resource of the provider, other than a machine, that belongs to a lease: a volume, an address, a

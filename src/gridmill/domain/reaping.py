@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.machine import Leftover, Machine, MachineState
+from gridmill.domain.machine_image import MachineImage
 
 
 class ReapResult(StrEnum):
@@ -15,7 +16,7 @@ class ReapResult(StrEnum):
     FOUND = "found"
     """It exists, and it was only listed."""
     KEPT = "kept"
-    """It exists, and `--older-than` excludes it."""
+    """It exists, and `--older-than` excludes it, or it is an image that is wanted."""
     ENDED = "ended"
     """The provider has confirmed that it does not exist any more."""
     REMAINS = "remains"
@@ -26,8 +27,8 @@ class ReapResult(StrEnum):
 class ReapOrder:
     """What `gridmill reap` searches for and does. `kind` is the kind of the provider, and `settings` are the
     settings with which its account is opened. An empty `owner` or `lease` means all. Machines that are
-    younger than `older_than_seconds` are kept. With `end`, the command ends what it finds, and waits at most
-    `wait_seconds` until the provider confirms it."""
+    younger than `older_than_seconds` are kept. Images that were built are kept, unless `with_images`. With
+    `end`, the command ends what it finds, and waits at most `wait_seconds` until the provider confirms it."""
 
     kind: str
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class ReapOrder:
     lease: str = ""
     older_than_seconds: float | None = None
     end: bool = False
+    with_images: bool = False
     wait_seconds: float = 300.0
 
 
@@ -119,6 +121,22 @@ def selected_leftovers(
         known = ages.get((leftover.owner, leftover.lease), [])
         is_old = all(known) and (bool(known) or order.older_than_seconds is None)
         (found if is_old else kept).append(leftover)
+    return tuple(found), tuple(kept)
+
+
+def selected_images(
+    images: Iterable[MachineImage], order: ReapOrder, now: float
+) -> tuple[tuple[MachineImage, ...], tuple[MachineImage, ...]]:
+    """Return the finished images that the order deletes, and those that are kept. An image without a time of
+    creation is kept if the order has an age. An unfinished image is a leftover of its lease, and is not
+    returned."""
+    found: list[MachineImage] = []
+    kept: list[MachineImage] = []
+    for image in images:
+        if image.lease or order.owner not in ("", image.owner) or order.lease not in ("", image.build):
+            continue
+        is_old = _is_old(image.created, order, now)
+        (found if order.with_images and is_old else kept).append(image)
     return tuple(found), tuple(kept)
 
 

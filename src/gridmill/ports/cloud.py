@@ -20,14 +20,20 @@ from gridmill.domain.machine import (
     Quota,
     SelfEnd,
 )
+from gridmill.domain.machine_image import ImageState, MachineImage
 
 __all__ = (
     "AccountCheck",
+    "BuildingSite",
     "CloudPort",
     "EndCommands",
+    "ImageProvider",
+    "ImageRequest",
+    "ImageState",
     "LaunchRequest",
     "Leftover",
     "Machine",
+    "MachineImage",
     "MachineReport",
     "MachineState",
     "Offer",
@@ -131,6 +137,43 @@ class EndCommands(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRequest:
+    """A request for an image of the machine of a build. The image and everything that belongs to it get tags
+    with the `name`, the `owner`, the `version` of Gridmill, and the `lease`, which is the idempotency key."""
+
+    name: str
+    lease: str
+    owner: str
+    version: str
+
+
+@runtime_checkable
+class ImageProvider(Protocol):
+    """A provider that makes images of machines. A provider without these methods makes no images. The methods
+    raise what the methods of `CloudPort` raise.
+
+    Until `keep_image`, an image is a leftover of its lease: `CloudPort.leftovers` returns it and its
+    snapshots, so that a failed build leaves nothing. A kept image is no leftover.
+    """
+
+    def images(self, owner: str = "") -> tuple[MachineImage, ...]:
+        """Return all images with the tags of Gridmill, kept or not, in all regions of the account that
+        Gridmill may use. `owner` limits the result to the images of one grid."""
+
+    def create_image(self, machine: Machine, request: ImageRequest) -> MachineImage:
+        """Start to make an image of a machine. A repeated call with the same lease returns the same image,
+        also if it is kept.
+        Raises ConflictError if another image in the region has the name, and RefusedError."""
+
+    def keep_image(self, image: MachineImage) -> None:
+        """Record at the provider that an image is finished and kept."""
+
+    def delete_image(self, image: MachineImage) -> None:
+        """Delete an image with its snapshots. The method ignores images that do not exist. Machines that run
+        continue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineReport:
     """The result of a prepared machine: its address, and what the check of the machine has found."""
 
@@ -181,3 +224,14 @@ class RentingSite(Protocol):
 
     def progress(self, lease: str) -> str:
         """What the site does for this lease now, in a few words; empty if nothing."""
+
+
+@runtime_checkable
+class BuildingSite(Protocol):
+    """A site that builds images on its rented machines."""
+
+    def build_image(self, lease: Lease, machine: Machine) -> MachineImage:
+        """Install Gridmill on the prepared machine of a build, delete everything that belongs to this one
+        machine, and make an image of it. Return the finished image. The method may be repeated. Raises
+        UnavailableError if the build goes on and the method must be repeated, and ConflictError,
+        MachineFaultError or RefusedError if the build has failed."""

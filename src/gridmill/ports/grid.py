@@ -41,7 +41,7 @@ from gridmill.domain.views import (
     VersionView,
 )
 from gridmill.ports.pages import PAGE_ITEMS, Page
-from gridmill.ports.rentals import CloudAccounts, Renting
+from gridmill.ports.rentals import CloudAccounts, MachineImages, Renting
 
 
 class Schedules(Protocol):
@@ -361,6 +361,7 @@ class Grid(
     Sites,
     Renting,
     CloudAccounts,
+    MachineImages,
     Advising,
     Sharing,
     SecretVerbs,

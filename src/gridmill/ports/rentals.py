@@ -4,6 +4,7 @@ from typing import Protocol
 
 from gridmill.domain.lease_cost import CostBy, CostRow, LeaseView
 from gridmill.domain.machine import Offer
+from gridmill.domain.machine_image import ImageOrder, ImageView
 from gridmill.domain.site import Site
 from gridmill.ports.cloud import AccountCheck
 from gridmill.ports.pages import PAGE_ITEMS, Page
@@ -36,6 +37,33 @@ class Renting(Protocol):
         The rows of jobs and runs have their forecasts. `month` selects one month in UTC, such as `2026-11`.
         `project`, `run`, and `job` of a `run` select the costs of a project, a run or a job. Raises
         InputError for an invalid month, or a job without a run.
+        """
+
+
+class MachineImages(Protocol):
+    """The use cases of images of machines that contain Gridmill."""
+
+    def images(self, *, site: str = "") -> tuple[ImageView, ...]:
+        """List the images that this grid has made at one cloud site or at all that make images, by name.
+
+        Raises NotFoundError, InputError if the site is of another kind or makes no images, CredentialsError,
+        UnavailableError.
+        """
+
+    def build_image(self, order: ImageOrder) -> LeaseView:
+        """Start to build an image with this version of Gridmill on a rented machine, and return its lease.
+
+        The lease shows the progress. When the machine has ended, `image_id` of the lease is the image, or
+        `reason` the reason why there is none. Raises InputError for a setting that is not valid or a site
+        that makes no images, ConflictError if the name is in use, NotFoundError, CredentialsError,
+        UnavailableError.
+        """
+
+    def remove_image(self, name: str) -> None:
+        """Delete an image, named by its name or its id, and the copies of its disks.
+
+        Running machines continue. Raises NotFoundError, ConflictError if several images have the name,
+        CredentialsError, UnavailableError.
         """
 
 

@@ -120,6 +120,9 @@ _ROWS = (
     _row("remove_site", "DELETE /sites/{name}", "sites", _ADMIN),
     _row("check_account", "POST /account-checks", "sites", _ADMIN, body=("site",)),
     _row("offers", "GET /offers", "sites", _VIEWER, "list_offers"),
+    _row("images", "GET /images", "images", _VIEWER, "list_images"),
+    _row("build_image", "POST /images", "images", _ADMIN, body=("order",)),
+    _row("remove_image", "DELETE /images/{name}", "images", _ADMIN, limits={"name": _NAME}),
     _list("deployments", "GET /deployments", "deployments"),
     _row(
         "release",

@@ -23,6 +23,7 @@ class Call(StrEnum):
     LAUNCH = "launch"
     DELETE = "delete"
     PREPARE = "prepare"
+    BUILD = "build"
     FORGET = "forget"
 
 
@@ -30,8 +31,8 @@ _ORDER = (Call.LIST, Call.TERMINATE, Call.LAUNCH)
 """The order in which calls are made if not all are allowed now. A list comes first, because it is due at most
 for one of several calls (`list_interval`), and no lease is closed without it. Then machines that cost money
 are ended. Everything else follows in the order in which it became due."""
-OWN = frozenset({Call.PREPARE, Call.FORGET})
-"""The actions that call no provider."""
+OWN = frozenset({Call.PREPARE, Call.BUILD, Call.FORGET})
+"""The actions that call no provider, or that need minutes for a few calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

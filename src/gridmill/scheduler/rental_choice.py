@@ -240,6 +240,8 @@ def _too_dear(terms: RentalTerms, offer: Offer) -> str:
 def _nothing_fits(lease: Lease, market: Market) -> str:
     gpus = f", {show_count(lease.needs_gpus, 'GPU')}" if lease.needs_gpus else ""
     need = f"{show_number(lease.needs_cpus)} CPUs, {show_bytes(lease.needs_memory_bytes)}{gpus}"
+    if lease.image_name and not lease.needs_cpus:
+        need = "an image"  # the type is given, so that nothing else is needed
     if not market.offers:
         return f"the provider offers no machine for {need}"
     reasons = sorted({_misfit(lease, market, offer) for offer in market.offers})

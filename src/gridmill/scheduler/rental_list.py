@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.lease import LaunchTry, Lease, LeaseState, TryProblem, TryState, with_try
-from gridmill.domain.machine import Leftover, Machine, MachineState, ProviderTraits, SelfEnd
+from gridmill.domain.machine import IMAGE_KINDS, Leftover, Machine, MachineState, ProviderTraits, SelfEnd
 from gridmill.domain.reaping import reap_command
 from gridmill.domain.rental_estimate import show_money
 from gridmill.scheduler.rental_calls import Action, Call, Calls
@@ -216,6 +216,8 @@ def strangers(
             continue
         machines = [one for one in alive if one.lease == left.lease]
         tokens = closed.get(left.lease, frozenset())
+        if tokens and left.kind in IMAGE_KINDS:
+            continue  # the lease was closed without an unfinished image, so that the list is old
         if tokens and all(one.token in tokens for one in machines):
             actions.append(Action(call=Call.DELETE, key=left.id, leftover=left))
         elif not machines:

@@ -36,6 +36,29 @@ def with_new_try(lease: Lease, candidate: Candidate, token: str, now: float, acc
     )
 
 
+def image_built(lease: Lease, token: str, image_id: str, now: float) -> Lease:
+    """Return the lease after its image was finished, so that its machine is ended."""
+    one = _try_of(lease, token)
+    if one is None or lease.state is not LeaseState.READY:
+        return lease
+    return replace(
+        lease,
+        image_id=image_id,
+        state=LeaseState.RELEASING,
+        reason=f"the image {lease.image_name} is finished: {image_id}",
+        release_asked=now,
+        problem="",
+    )
+
+
+def image_failed(lease: Lease, token: str, message: str, now: float) -> Lease:
+    """Return the lease after its image could not be built. Another attempt would fail too."""
+    if _try_of(lease, token) is None or lease.state is not LeaseState.READY:
+        return lease
+    reason = f"the image {lease.image_name} could not be built: {message}"
+    return replace(lease, state=LeaseState.RELEASING, reason=reason, release_asked=now, problem="")
+
+
 def launched(lease: Lease, token: str, machine: Machine, now: float) -> Lease:
     """Return the lease after the provider has returned the machine of a request."""
     one = _try_of(lease, token)

@@ -26,7 +26,7 @@ from gridmill.domain.lease import (
     cost_bound_micros,
     hourly_bound_micros,
 )
-from gridmill.domain.machine import Machine, MachineState, ProviderTraits
+from gridmill.domain.machine import IMAGE_KINDS, Machine, MachineState, ProviderTraits
 from gridmill.domain.states import DeploymentState, PodState
 from gridmill.scheduler.rental_accounts import list_for
 from gridmill.scheduler.rental_calls import Action, Call, Calls, affordable
@@ -326,6 +326,8 @@ def _ended_outside(lease: Lease) -> str:
 
 
 def _not_needed(draft: _Draft, lease: Lease) -> str:
+    if lease.image_name:
+        return ""
     deployment = draft.deployments.get(lease.deployment_id)
     reason = ""
     if deployment is None:
@@ -367,6 +369,9 @@ def _use(draft: _Draft, lease: Lease, one: LaunchTry) -> Lease:
     if lease.state is LeaseState.LAUNCHING:
         lease = replace(lease, state=LeaseState.BOOTING)
     if lease.state is LeaseState.READY:
+        if lease.image_name:
+            machine = machine_of(lease, one, draft.situation.latest)
+            draft.actions.append(Action(call=Call.BUILD, key=one.token, lease=lease, machine=machine))
         return lease
     late_at = (one.confirmed or draft.now) + BOOT_SECONDS
     draft.wake_at(late_at)
@@ -413,6 +418,8 @@ def _release(draft: _Draft, lease: Lease) -> Lease:
     if latest is None or not all(one.is_resolved for one in lease.tries):
         return lease
     left = latest.leftovers_by_lease.get(lease.id, ())
+    if lease.image_id:  # the list may be older than the decision to keep the image
+        left = tuple(each for each in left if each.kind not in IMAGE_KINDS)
     lease = replace(lease, leftovers=tuple(sorted(each.id for each in left)))
     draft.actions.extend(Action(call=Call.DELETE, key=each.id, lease=lease, leftover=each) for each in left)
     if left or _is_listed(lease, latest) or not _is_settled(situation, lease, latest):

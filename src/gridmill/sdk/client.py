@@ -21,6 +21,7 @@ from gridmill.domain.deployment import Deployment
 from gridmill.domain.job import JobKind
 from gridmill.domain.lease_cost import CostBy, CostRow, LeaseView
 from gridmill.domain.machine import Offer
+from gridmill.domain.machine_image import BUILD_HOURS, ImageOrder, ImageView
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import Project, ProjectView
 from gridmill.domain.rental_terms import parse_micros
@@ -131,6 +132,41 @@ class LeaseVerbs(Connected):
         """List the types of machines that can be rented at one cloud site or at all, with their prices.
         Raises NotFoundError, CredentialsError, UnavailableError."""
         return self.grid.offers(site=site, region=region, instance_type=instance_type)
+
+    def list_images(self, site: str = "") -> tuple[ImageView, ...]:
+        """List the images of machines that this grid has made at one cloud site or at all. Raises
+        NotFoundError, InputError, CredentialsError, UnavailableError."""
+        return self.grid.images(site=site)
+
+    def build_image(
+        self,
+        name: str,
+        site: str,
+        *,
+        region: str = "",
+        instance_type: str = "",
+        base: str = "",
+        max_hours: str = BUILD_HOURS,
+        max_price: str = "",
+    ) -> LeaseView:
+        """Start to build an image with this version of Gridmill on a machine that is rented at a cloud site.
+        The returned lease shows the progress, and `image_id` the finished image. Raises InputError,
+        ConflictError, NotFoundError, CredentialsError, UnavailableError."""
+        order = ImageOrder(
+            name=name,
+            site=site,
+            region=region,
+            instance_type=instance_type,
+            base=base,
+            max_hours=max_hours,
+            max_price=max_price,
+        )
+        return self.grid.build_image(order)
+
+    def remove_image(self, name: str) -> None:
+        """Delete an image, named by its name or its id. Raises NotFoundError, ConflictError,
+        CredentialsError, UnavailableError."""
+        self.grid.remove_image(name)
 
     def list_leases(self, *, limit: int | None = None) -> Listing[LeaseView]:
         """List the leases of rented machines, open and closed, the newest first."""

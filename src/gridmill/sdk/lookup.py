@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from gridmill.domain.artifact import ArtifactKind
+from gridmill.domain.machine_image import ImageView
 from gridmill.domain.run import Attempt
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.views import JobView, RunView
@@ -30,6 +31,7 @@ class Noun(StrEnum):
     CLOUDPROVIDER = "cloudprovider"
     DEPLOYMENT = "deployment"
     LEASE = "lease"
+    IMAGE = "image"
     PIPELINE = "pipeline"
     SCHEDULE = "schedule"
     BACKFILL = "backfill"
@@ -90,6 +92,7 @@ REMOVED: Mapping[Noun, Callable[[Grid, str], object]] = {
     Noun.CLOUDPROVIDER: lambda grid, name: grid.remove_site(_listed(grid, Noun.CLOUDPROVIDER, name).name),
     Noun.PIPELINE: lambda grid, name: grid.remove_pipeline(name),
     Noun.DEPLOYMENT: lambda grid, name: grid.release(name),
+    Noun.IMAGE: lambda grid, name: grid.remove_image(name),
     Noun.ALIAS: lambda grid, name: grid.remove_alias(name),
     Noun.SECRET: lambda grid, name: grid.remove_secret(name),
 }
@@ -147,6 +150,8 @@ def find_noun(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  the no
             return grid.secret(name)
         case Noun.LEASE:
             return grid.lease(name)
+        case Noun.IMAGE:
+            return find_image(grid, name)
         case _ if noun in ARTIFACTS:
             return _artifact(grid, noun, name)
         case _:
@@ -164,6 +169,14 @@ def find_run(grid: Grid, name: str) -> RunView:
         if newest is None:
             raise
     return grid.run(newest.id)
+
+
+def find_image(grid: Grid, name: str) -> ImageView:
+    """Return the image of machines with this name or id. Raises NotFoundError."""
+    for image in grid.images():
+        if name in (image.name, image.id):
+            return image
+    raise NotFoundError(f"there is no image {name!r}", hint="`gridmill list images` shows them.")
 
 
 def find_job(grid: Grid, name: str) -> JobView:

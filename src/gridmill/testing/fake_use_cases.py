@@ -42,6 +42,7 @@ from gridmill.domain.job import Job, JobSize
 from gridmill.domain.lease import LeaseState
 from gridmill.domain.lease_cost import CostBy, CostRow, LeaseView
 from gridmill.domain.machine import Offer
+from gridmill.domain.machine_image import ImageOrder, ImageView
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.project import Project, ProjectView
@@ -320,12 +321,13 @@ class FakeBackfills(FakeSchedules):
 
 @dataclass(slots=True)
 class FakeRenting(FakeBackfills):
-    """Implements `gridmill.ports.grid.Renting` and `CloudAccounts`. Leases are added to `kept_leases`, offers
-    to `kept_offers`."""
+    """Implements `gridmill.ports.grid.Renting`, `CloudAccounts` and `MachineImages`. Leases are added to
+    `kept_leases`, offers to `kept_offers`, and images to `kept_images`."""
 
     kept_leases: dict[str, LeaseView] = field(default_factory=dict)
     kept_costs: tuple[CostRow, ...] = ()
     kept_offers: tuple[Offer, ...] = ()
+    kept_images: tuple[ImageView, ...] = ()
     kept_check: AccountCheck = AccountCheck(account="123456789012")
 
     def leases(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[LeaseView]:
@@ -363,6 +365,21 @@ class FakeRenting(FakeBackfills):
             for one in self.kept_offers
             if one.region.startswith(region) and instance_type in ("", one.instance_type)
         )
+
+    def images(self, *, site: str = "") -> tuple[ImageView, ...]:
+        """See MachineImages."""
+        return tuple(one for one in self.kept_images if site in ("", one.site))
+
+    def build_image(self, order: ImageOrder) -> LeaseView:
+        """See MachineImages. Returns the lease in `kept_leases` that builds the image."""
+        for view in self.kept_leases.values():
+            if view.lease.image_name == order.name:
+                return view
+        raise ConflictError(f"the image {order.name!r} exists")
+
+    def remove_image(self, name: str) -> None:
+        """See MachineImages."""
+        self.kept_images = tuple(one for one in self.kept_images if one.name != name)
 
 
 @dataclass(slots=True)

@@ -100,7 +100,7 @@ def test_lists_and_streams_have_one_form_each() -> None:
     assert {"runs", "jobs", "artifacts", "pipelines", "load_tasks"} <= {row.name for row in lists}
     assert all({"limit", "cursor"} <= set(row.queries) & set(row.limits) for row in lists)
     whole = [row.name for row in USE_CASES.values() if get_origin(row.gives) is tuple and row not in streams]
-    assert whole == ["configure_resource", "offers", "costs", "usage", "clean", "verify"], "a list has pages"
+    assert whole == ["configure_resource", "offers", "images", "costs", "usage", "clean", "verify"]
 
 
 def test_the_rows_that_start_a_run_answer_with_it() -> None:

@@ -86,6 +86,7 @@ SAMPLES: dict[str, Any] = {
 OTHERS = {
     ("costs", "project"): "vision",
     ("offers", "site"): "aws",
+    ("images", "site"): "aws",
     ("runs", "pipeline"): "demo",
     ("diff", "after"): "demo/a@2",
     ("jobs", "states"): (JobState.RUNNING, JobState.FAILED),

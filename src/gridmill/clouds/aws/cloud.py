@@ -23,10 +23,12 @@ from gridmill.clouds.aws.launch import (
     tags_in,
 )
 from gridmill.clouds.aws.offers import Offers
+from gridmill.clouds.aws.own_images import OwnImages
 from gridmill.clouds.aws.requests import AwsRequests
 from gridmill.clouds.aws.security_groups import SecurityGroups
 from gridmill.clouds.aws.settings import AwsSettings, read_settings
 from gridmill.domain.machine import Leftover, Machine, MachineState, Offer, ProviderTraits, SelfEnd
+from gridmill.domain.machine_image import MachineImage
 from gridmill.domain.rental_estimate import Charges
 from gridmill.errors import (
     GridmillError,
@@ -37,7 +39,7 @@ from gridmill.errors import (
     RefusedError,
     UnavailableError,
 )
-from gridmill.ports.cloud import AccountCheck, LaunchRequest
+from gridmill.ports.cloud import AccountCheck, ImageRequest, LaunchRequest
 
 TRAITS = ProviderTraits(
     self_end=SelfEnd.SHUTDOWN,
@@ -65,7 +67,7 @@ def make(settings: Mapping[str, str], resolve: Callable[[str], str]) -> "AwsClou
 
 
 class AwsCloud:
-    """The machines of an AWS account. Implements `CloudPort`."""
+    """The machines and images of an AWS account. Implements `CloudPort` and `ImageProvider`."""
 
     traits = TRAITS
 
@@ -75,6 +77,7 @@ class AwsCloud:
         self._requests = AwsRequests(settings, read_again)
         self._offers = Offers(self._requests, settings.cache_folder)
         self._groups = SecurityGroups(self._requests, settings.ssh_from)
+        self._own_images = OwnImages(self._requests, lambda: self._in(""))
         self._images: dict[tuple[str, str, str], Image] = {}
         self._regions: tuple[float, tuple[str, ...]] = (0.0, ())
         self._rights_known: float | None = None
@@ -129,7 +132,7 @@ class AwsCloud:
         filters = _by_owner(owner)
 
         def ask(region: str) -> tuple[Leftover, ...]:
-            return tuple(
+            others = (
                 Leftover(
                     kind=kind,
                     id=one[key],
@@ -141,6 +144,7 @@ class AwsCloud:
                 for kind, (items, key, described) in _LEFTOVERS.items()
                 for one in described(self._requests, region, items, filters)
             )
+            return (*others, *self._own_images.leftovers(region, filters))
 
         return self._requests.in_parallel(self._in(""), ask)
 
@@ -155,8 +159,28 @@ class AwsCloud:
                 self._ignoring_missing(leftover.region, "DeleteSecurityGroup", GroupId=leftover.id)
             case "key":
                 self._ignoring_missing(leftover.region, "DeleteKeyPair", KeyPairId=leftover.id)
+            case "image":
+                self._own_images.delete(leftover.region, leftover.id)
+            case "snapshot":
+                self._ignoring_missing(leftover.region, "DeleteSnapshot", SnapshotId=leftover.id)
             case _:
                 raise NotFoundError(f"EC2 has no {leftover.kind!r}", place=f"leftover {leftover.id}")
+
+    def images(self, owner: str = "") -> tuple[MachineImage, ...]:
+        """See `ImageProvider`."""
+        return self._own_images.images(_by_owner(owner))
+
+    def create_image(self, machine: Machine, request: ImageRequest) -> MachineImage:
+        """See `ImageProvider`."""
+        return self._own_images.create(machine, request)
+
+    def keep_image(self, image: MachineImage) -> None:
+        """See `ImageProvider`."""
+        self._own_images.keep(image)
+
+    def delete_image(self, image: MachineImage) -> None:
+        """See `ImageProvider`."""
+        self._own_images.delete(image.region, image.id)
 
     def close(self) -> None:
         """See `CloudPort`."""

@@ -102,6 +102,8 @@ _CONFLICT = (
     "InvalidIPAddress.InUse",
     "InvalidGroup.InUse",
     "ResourceInUse",
+    "InvalidAMIName.Duplicate",
+    "InvalidSnapshot.InUse",
     "InvalidGroup.Duplicate",
     "InvalidPermission.Duplicate",
 )
@@ -117,6 +119,7 @@ NOT_FOUND = (
     "InvalidAddressID.NotFound",
     "InvalidAddress.NotFound",
     "InvalidKeyPair.NotFound",
+    "InvalidSnapshot.NotFound",
 )
 """Something with this id does not exist. A deletion that is answered in this way has succeeded."""
 

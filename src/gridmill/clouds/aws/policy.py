@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import field
 
-from gridmill.clouds.aws.launch import OWNER
+from gridmill.clouds.aws.launch import LEASE, OWNER
 from gridmill.domain.frozen import dataclass
 
 _NOTHING = "00000000000000000"
@@ -51,6 +51,7 @@ PROBES: tuple[Probe, ...] = (
     _dry("DescribeKeyPairs"),
     _dry("DescribeSubnets"),
     _dry("DescribeImages"),
+    _dry("DescribeSnapshots"),
     _dry("DescribeVpcs"),
     _dry("DescribeVpcAttribute", VpcId=f"vpc-{_NOTHING}", Attribute="enableDnsSupport"),
     _dry("DescribeInstanceTypes"),
@@ -77,6 +78,15 @@ PROBES: tuple[Probe, ...] = (
     _dry("DeleteVolume", f"volume/vol-{_NOTHING}", VolumeId=f"vol-{_NOTHING}"),
     _dry("ReleaseAddress", f"elastic-ip/eipalloc-{_NOTHING}", AllocationId=f"eipalloc-{_NOTHING}"),
     _dry("DeleteKeyPair", f"key-pair/key-{_NOTHING}", KeyPairId=f"key-{_NOTHING}"),
+    _dry("DeregisterImage", f"image/ami-{_NOTHING}", ImageId=f"ami-{_NOTHING}"),
+    _dry("DeleteSnapshot", f"snapshot/snap-{_NOTHING}", SnapshotId=f"snap-{_NOTHING}"),
+    _dry(
+        "DeleteTags",
+        f"image/ami-{_NOTHING}",
+        Resources=[f"ami-{_NOTHING}"],
+        Tags=[{"Key": LEASE}],
+    ),
+    _dry("CreateImage", f"instance/i-{_NOTHING}", InstanceId=f"i-{_NOTHING}", Name="gridmill-check"),
     Probe(service="sts", action="GetCallerIdentity"),
     Probe(
         service="service-quotas",
@@ -93,7 +103,13 @@ PROBES: tuple[Probe, ...] = (
 """One request for each right that Gridmill needs."""
 
 INDIRECT = ("ec2:CreateTags",)
-"""Rights that other requests need: RunInstances and CreateSecurityGroup set tags."""
+"""Rights that other requests need: CreateImage, CreateSecurityGroup and RunInstances set tags."""
+
+
+_TAGGING = ("CreateImage", "CreateSecurityGroup", "RunInstances")
+_CREATE_IMAGE = "ec2:CreateImage"
+"""AWS decides about this action also for the image and the snapshots that it creates, which have no tags
+yet."""
 
 
 def policy() -> dict[str, object]:
@@ -110,7 +126,13 @@ def policy() -> dict[str, object]:
                 "Effect": "Allow",
                 "Action": list(INDIRECT),
                 "Resource": "*",
-                "Condition": {"StringEquals": {"ec2:CreateAction": ["CreateSecurityGroup", "RunInstances"]}},
+                "Condition": {"StringEquals": {"ec2:CreateAction": list(_TAGGING)}},
+            },
+            {
+                "Sid": "MakeImages",
+                "Effect": "Allow",
+                "Action": [_CREATE_IMAGE],
+                "Resource": ["arn:aws:ec2:*::image/*", "arn:aws:ec2:*::snapshot/*"],
             },
             {
                 "Sid": "ReturnOnlyWhatHasGridmillsTag",

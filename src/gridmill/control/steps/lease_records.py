@@ -137,7 +137,7 @@ def _record_release(renting: Renting, transaction: Transaction, lease: Lease) ->
     """Record that the pod of a lease loses its machine. If no machine can be rented, the waiting jobs of the
     resource fail with the reason. If the machine reached its limits, its jobs fail, because another machine
     would reach them too."""
-    if lease.hopeless:
+    if lease.hopeless and not lease.image_name:
         renting.bring_ups.failed[lease.resource] = BRING_UPS + 1
         renting.bring_ups.problems[lease.resource] = lease.reason
         deployment = transaction.get(Deployment, lease.deployment_id)

@@ -10,7 +10,8 @@ from gridmill.control.renting_state import SiteRental, closed_lease
 from gridmill.control.steps.lease_records import Renting, put_lease
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.lease import Lease, TryProblem
-from gridmill.domain.machine import MachineState, Offer, Quota
+from gridmill.domain.machine import Machine, MachineState, Offer, Quota
+from gridmill.domain.machine_image import MachineImage
 from gridmill.errors import (
     CredentialsError,
     GridmillError,
@@ -22,11 +23,19 @@ from gridmill.errors import (
     UnavailableError,
     explained,
 )
-from gridmill.ports.cloud import CloudPort, MachineReport, RentingSite
+from gridmill.ports.cloud import BuildingSite, CloudPort, MachineReport, RentingSite
 from gridmill.scheduler.rental_accounts import account_problem
 from gridmill.scheduler.rental_calls import Action, Call, id_of
 from gridmill.scheduler.rental_list import MachineList
-from gridmill.scheduler.rental_results import end_accepted, faulty, launched, prepared, refused
+from gridmill.scheduler.rental_results import (
+    end_accepted,
+    faulty,
+    image_built,
+    image_failed,
+    launched,
+    prepared,
+    refused,
+)
 
 _T = TypeVar("_T")
 DELETE_AGAIN_SECONDS = 30.0
@@ -54,6 +63,8 @@ def action_call(port: RentingSite, action: Action, now: float) -> Callable[[], A
             return partial(_in_account, port.cloud(), lease, partial(port.launch, lease, one))
         case Action(call=Call.PREPARE, lease=Lease() as lease, machine=machine) if machine is not None:
             return partial(port.prepare_machine, lease, machine)
+        case Action(call=Call.BUILD, lease=Lease() as lease, machine=machine) if machine is not None:
+            return partial(_build, port, lease, machine)
         case Action(call=Call.TERMINATE, machine=machine) if machine is not None:
             end = partial(port.cloud().terminate, machine)
             return partial(_in_account, port.cloud(), action.lease, end)
@@ -63,6 +74,12 @@ def action_call(port: RentingSite, action: Action, now: float) -> Callable[[], A
             return partial(port.forget_lease, lease)
         case _:
             raise ValueError(f"{action.id} is not complete")
+
+
+def _build(port: RentingSite, lease: Lease, machine: Machine) -> MachineImage:
+    if not isinstance(port, BuildingSite):
+        raise RefusedError(f"the site {lease.provider} builds no images")
+    return port.build_image(lease, machine)
 
 
 def _list(cloud: CloudPort, owner: str, at: float) -> MachineList:
@@ -105,6 +122,8 @@ def finish_call(renting: Renting, site: str, rental: SiteRental, action: Action,
             _launched(renting, rental, action, done)
         case Call.PREPARE:
             _prepared(renting, rental, action, done)
+        case Call.BUILD:
+            _built(renting, rental, action, done)
         case Call.TERMINATE:
             _terminated(renting, rental, action, done)
         case Call.DELETE if error is not None:
@@ -146,6 +165,7 @@ def _with_problem(message: str, lease: Lease) -> Lease:
 _DOING = {
     Call.LAUNCH: "a machine cannot be requested now",
     Call.PREPARE: "its machine cannot be prepared now",
+    Call.BUILD: "its image cannot be built now",
     Call.TERMINATE: "the machine cannot be ended now",
     Call.DELETE: "a resource of the provider cannot be deleted now",
 }
@@ -219,6 +239,19 @@ def _prepared(renting: Renting, rental: SiteRental, action: Action, done: Future
     else:
         facts = facts_of(report)
         _change(renting, rental, action, lambda one: prepared(one, action.key, report.address, now, facts))
+
+
+def _built(renting: Renting, rental: SiteRental, action: Action, done: Future[MachineImage]) -> None:
+    now = renting.now()
+    try:
+        image = done.result()
+    except UnavailableError as error:
+        _note_problem(renting, rental, action, error)
+    except GridmillError as error:
+        message = explained(error)
+        _change(renting, rental, action, lambda one: image_failed(one, action.key, message, now))
+    else:
+        _change(renting, rental, action, lambda one: image_built(one, action.key, image.id, now))
 
 
 def facts_of(report: MachineReport) -> Mapping[str, str]:

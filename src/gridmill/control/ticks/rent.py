@@ -286,6 +286,7 @@ def _opened(new: NewLease, site: str, owner: str, lease_id: str, now: float) -> 
 
 _BACKOFF = {
     Call.PREPARE: PREPARE_AGAIN_SECONDS,
+    Call.BUILD: PREPARE_AGAIN_SECONDS,
     Call.LIST: LIST_AGAIN_SECONDS,
     Call.TERMINATE: TERMINATE_AGAIN_SECONDS,
 }
@@ -302,9 +303,11 @@ def _start(renting: Renting, site: str, port: RentingSite, rental: SiteRental, a
     if action.call is Call.LAUNCH:
         rental.last_launch = now
     rentals = renting.rentals
-    runner = {Call.PREPARE: rentals.preparing, Call.FORGET: rentals.forgetting}.get(
-        action.call, rentals.calls
-    )
+    runner = {
+        Call.PREPARE: rentals.preparing,
+        Call.BUILD: rentals.preparing,
+        Call.FORGET: rentals.forgetting,
+    }.get(action.call, rentals.calls)
     then: Callable[[Future[Any]], None] = partial(finish_call, renting, site, rental, action)
     runner.submit(f"{site} {action.id}", action_call(port, action, now), then)
 

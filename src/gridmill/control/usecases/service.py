@@ -13,6 +13,7 @@ from gridmill.control.usecases.archives import ArchiveUseCases
 from gridmill.control.usecases.backfills import BackfillUseCases
 from gridmill.control.usecases.cloud_accounts import CloudAccountUseCases
 from gridmill.control.usecases.disk import DiskUseCases
+from gridmill.control.usecases.images import ImageUseCases
 from gridmill.control.usecases.leases import LeaseUseCases
 from gridmill.control.usecases.pipelines import PipelineUseCases
 from gridmill.control.usecases.projects import ProjectUseCases
@@ -65,6 +66,7 @@ EARLIER_RUNS = 1000
 
 
 class Service(
+    ImageUseCases,
     RunUseCases,
     ResourceUseCases,
     SiteUseCases,

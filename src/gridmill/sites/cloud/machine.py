@@ -11,7 +11,7 @@ from secrets import token_hex
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import GridmillError, InstallError, MachineFaultError, StorageError, UnavailableError
 from gridmill.private_files import write_private
-from gridmill.sites.cloud.boot import FARM, WatchSettings, arm_script
+from gridmill.sites.cloud.boot import FARM, WATCH, WatchSettings, arm_script
 from gridmill.sites.cloud.facts import PROBE, Facts, Promise, faults, read_facts
 from gridmill.sites.cloud.keys import KeyFolder
 from gridmill.sites.cloud.settings import CloudSettings
@@ -26,6 +26,7 @@ _SSH_SECONDS = 15.0
 _PAUSE_SECONDS = 0.2
 _CHECK_SECONDS = 90.0
 _INSTALL_SECONDS = 1200.0
+_CLEAN_SECONDS = 120.0
 _START_SECONDS = 90.0
 _CONTACT_SECONDS = 10.0
 _MEMORY_SHARE = 0.9
@@ -77,6 +78,48 @@ printf 'notice='
 cat "$RUN/notice" 2>/dev/null
 exit 0
 """
+_CLEAN = r"""umask 022
+set -e
+has() {
+    found=$("$PYTHON" -P -c 'from gridmill.version import __version__; print(__version__)' 2>/dev/null) || :
+    [ "$found" = "$VERSION" ]
+}
+home=${PYTHON%/bin/*}
+if ! has; then
+    if [ "$home" = "$PYTHON" ] || { [ -e "$home" ] && [ ! -L "$home" ]; }; then
+        echo "Gridmill cannot be installed as $PYTHON, because $home exists" >&2
+        exit 1
+    fi
+    mkdir -p "$(dirname "$home")"
+    ln -sfn "$PLACE/env" "$home"
+    has || { echo "$PYTHON does not contain Gridmill $VERSION" >&2; exit 1; }
+fi
+if [ -d "$WATCH" ]; then
+    mkdir -p "$RUN"
+    rm -rf "$RUN/watch"
+    cp -R "$WATCH" "$RUN/watch"
+    if [ -d /run/systemd/system ]; then
+        systemd-run --quiet --unit=gridmill-watch-build -p Restart=always -p RestartSec=1 \
+            -p OOMScoreAdjust=-1000 --setenv=GRIDMILL_WATCH="$RUN/watch" /bin/sh "$RUN/watch/watch.sh"
+        systemctl disable --now gridmill-watch.service
+        rm -f /etc/systemd/system/gridmill-watch.service
+    else
+        loop="while :; do sh $RUN/watch/watch.sh; sleep 1; done"
+        GRIDMILL_WATCH="$RUN/watch" setsid sh -c "$loop" < /dev/null > /dev/null 2>&1 &
+    fi
+    rm -rf "$WATCH"
+fi
+rm -rf "$FARM"
+rm -f /etc/ssh/ssh_host_* /root/.ssh/authorized_keys* /home/*/.ssh/authorized_keys*
+rm -f /root/.bash_history /home/*/.bash_history
+if command -v cloud-init > /dev/null; then cloud-init clean --logs; fi
+rm -rf /var/lib/cloud/instance /var/lib/cloud/instances /var/lib/cloud/sem /run/cloud-init/sem
+: > /etc/machine-id
+sync
+"""
+"""The script that deletes what must not be in an image: the state of the watcher and of the light server,
+keys, and the state of cloud-init, so that the next boot is a first boot. The watcher goes on from a folder in
+memory. It can be repeated. Its variables are PYTHON, PLACE, VERSION, WATCH, FARM and RUN."""
 _OFFLINE = ("Retrying", "Temporary failure", "ConnectionError", "Could not resolve", "timed out")
 
 
@@ -221,6 +264,24 @@ class RentedMachine:
         if done.status:
             raise self._install_error(done)
         return self._installed(f"{self._place()}/env/bin/python", "wheel")
+
+    def clean(self) -> None:
+        """Makes the installed Python the one of the setting `python`, and deletes everything that belongs to
+        this one machine, also the keys with which the control node logs in. The watcher goes on in memory
+        until the next boot, at which the user data arm it again. Raises UnavailableError and
+        MachineFaultError."""
+        script = with_variables(
+            _CLEAN,
+            PYTHON=self._site.python,
+            PLACE=self._place(),
+            VERSION=__version__,
+            WATCH=WATCH,
+            FARM=FARM,
+            RUN=self._watch.run,
+        )
+        done = self._shell.run(script, seconds=_CLEAN_SECONDS)
+        if done.status:
+            raise MachineFaultError(f"the machine could not be prepared for an image: {last_line(done.err)}")
 
     def _installed(self, python: str, how: str) -> Installed:
         self._python = python

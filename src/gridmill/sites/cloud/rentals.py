@@ -12,15 +12,17 @@ from gridmill.domain.amounts import show_seconds
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import DISK_BYTES, LaunchTry, Lease, LeaseState
 from gridmill.domain.machine import Machine
+from gridmill.domain.machine_image import MachineImage
 from gridmill.domain.site import Site
 from gridmill.errors import GridmillError, MachineFaultError, NotFoundError, UnavailableError
 from gridmill.plugins import find
-from gridmill.ports.cloud import LaunchRequest, MachineReport
+from gridmill.ports.cloud import ImageProvider, LaunchRequest, MachineReport
 from gridmill.ports.site import SitePort
 from gridmill.settings import Settings
 from gridmill.sites.cloud.boot import END, NOTICES, WatchSettings, user_data
 from gridmill.sites.cloud.connection import MachineConnection, contact_seconds, in_contact
 from gridmill.sites.cloud.facts import Promise
+from gridmill.sites.cloud.image_build import ImageBuild, build_image
 from gridmill.sites.cloud.keys import KeyFolder, delete_keys, keys_of
 from gridmill.sites.cloud.machine import PORT, RentedMachine
 from gridmill.sites.cloud.settings import CloudSettings
@@ -144,7 +146,8 @@ class Rentals:
         with in_contact(rented, self._contact_seconds(lease), lambda: self.is_needed(lease)):
             facts = self._timed(work, "check", lambda: rented.check(promise_of(lease, self._parsed)))
             installed = self._timed(work, "install", lambda: rented.install(facts))
-            self._timed(work, "start", lambda: self._start(rented))
+            if not lease.image_name:  # the machine of a build runs no pod
+                self._timed(work, "start", lambda: self._start(rented))
         self._say(lease.id, "")
         with self._lock:
             self._preparing.pop(keys.alias, None)
@@ -241,6 +244,26 @@ class Rentals:
             self._monotonic,
         )
 
+    def build(self, lease: Lease, machine: Machine, images: ImageProvider) -> MachineImage:
+        """See BuildingSite.build_image."""
+        keys = self._reachable_keys(lease, machine, is_key_injected=True)
+        with self._lock:
+            rented = self._prepared.get(keys.alias)
+            if rented is None:
+                rented = self._prepared[keys.alias] = self._rented(lease, keys)
+        with in_contact(rented, self._contact_seconds(lease), lambda: self.is_needed(lease)):
+            return build_image(
+                ImageBuild(
+                    lease=lease,
+                    machine=machine,
+                    images=images,
+                    rented=rented,
+                    say=lambda text: self._say(lease.id, text),
+                    is_wanted=lambda: not (self._closed or lease.id in self._forgotten),
+                    monotonic=self._monotonic,
+                )
+            )
+
     def _contact_seconds(self, lease: Lease) -> float:
         return contact_seconds(lease.terms.dead_man_seconds, is_spot=lease.terms.spot)
 
@@ -252,7 +275,11 @@ class Rentals:
     def connect_soon(self, leases: Sequence[Lease]) -> None:
         """Opens the connections to the machines of READY leases in the background."""
         with self._connecting:
-            new = [one for one in leases if one.state is LeaseState.READY and one.id not in self._connections]
+            new = [
+                one
+                for one in leases
+                if one.state is LeaseState.READY and not one.image_name and one.id not in self._connections
+            ]
         if new:
             threading.Thread(
                 target=self._connect_all, args=(new,), name="gridmill-connect", daemon=True

@@ -21,9 +21,9 @@ from gridmill.domain.pod_protocol import PodEvent, PodOrder
 from gridmill.domain.rental_nodes import nodes_of_offers
 from gridmill.domain.route import Route
 from gridmill.domain.site import Node, NodeUtilization, Site
-from gridmill.errors import GridmillError, UnavailableError, explained
+from gridmill.errors import GridmillError, RefusedError, UnavailableError, explained
 from gridmill.plugins import find
-from gridmill.ports.cloud import CloudPort, EndCommands, MachineReport
+from gridmill.ports.cloud import CloudPort, EndCommands, ImageProvider, MachineImage, MachineReport
 from gridmill.ports.site import PodListeners, PodReport, PodStatus, SitePort, TransferSite
 from gridmill.settings import Settings
 from gridmill.sites.cloud.connection import MachineConnection
@@ -110,6 +110,12 @@ class CloudSite:
     def prepare_machine(self, lease: Lease, machine: Machine) -> MachineReport:
         """See RentingSite."""
         return self._rentals.prepare(lease, machine, is_key_injected=self._cloud.traits.runs_user_data)
+
+    def build_image(self, lease: Lease, machine: Machine) -> MachineImage:
+        """See BuildingSite."""
+        if not isinstance(self._cloud, ImageProvider):
+            raise RefusedError(f"the provider {self._parsed.provider} makes no images of machines")
+        return self._rentals.build(lease, machine, self._cloud)
 
     def heartbeat(self) -> None:
         """See RentingSite."""

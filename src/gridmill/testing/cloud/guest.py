@@ -95,7 +95,8 @@ esac
 END
 [ "$2" = real ] || cat > /usr/bin/cloud-init << 'END'
 #!/bin/sh
-[ "$1" = status ] || { echo 'cloud-init: the simulated machine has only `status`' >&2; exit 1; }
+[ "$1" = clean ] && { rm -rf /var/lib/cloud/instance /var/lib/cloud/instances; exit 0; }
+[ "$1" = status ] || { echo 'cloud-init: the simulated machine has only `status` and `clean`' >&2; exit 1; }
 while [ "$2" = --wait ] && [ ! -e /var/lib/cloud/instance/boot-finished ]; do sleep 0.1; done
 [ -e /var/lib/cloud/instance/boot-finished ] && echo 'status: done' || echo 'status: running'
 END

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.kit.ec2 import client, launch, refused, run
 
 from gridmill.testing.clock import FakeClock
 from gridmill.testing.cloud.bill import Charge
 from gridmill.testing.cloud.ec2.simulation import EC2Simulation, simulated_ec2
-from tests.kit.ec2 import client, launch, refused, run
 
 TAGS = [{"Key": "gridmill-owner", "Value": "g"}]
 
@@ -38,7 +38,7 @@ def test_an_image_is_pending_until_its_snapshots_are_complete(cloud: EC2Simulati
     assert (found["State"], found["Public"], found["OwnerId"]) == ("pending", False, "123456789012")
     assert refused(ec2.run_instances, **launch(ec2, ImageId=image)) == "InvalidAMIID.Unavailable"
     [snapshot] = ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]
-    assert snapshot["State"] == "pending" and snapshot["Tags"] == TAGS
+    assert (snapshot["State"], snapshot["Tags"]) == ("pending", TAGS)
     cloud.advance(301)
     assert shown(ec2, image)["State"] == "available"
     assert (
@@ -82,7 +82,8 @@ def test_a_deregistered_image_leaves_its_snapshots_which_are_charged(cloud: EC2S
     assert cloud.leftovers() == [snapshot["SnapshotId"]]
     [item] = [one for one in cloud.bill().items if one.charge is Charge.SNAPSHOT]
     # 8 GB for 1 of the 720 hours of a month, at 0.05 USD per GB and month
-    assert item.is_running and item.amount_micros == pytest.approx(8 * 50_000 / 720, rel=0.02)
+    assert item.is_running
+    assert item.amount_micros == pytest.approx(8 * 50_000 / 720, rel=0.02)
     ec2.delete_snapshot(SnapshotId=snapshot["SnapshotId"])
     assert refused(ec2.delete_snapshot, SnapshotId=snapshot["SnapshotId"]) == "InvalidSnapshot.NotFound"
     assert cloud.leftovers() == []

@@ -196,7 +196,7 @@ def test_prices_and_quotas_are_those_of_the_region(simulation):
 
 
 def test_an_action_that_is_not_simulated_says_so(ec2):
-    assert refused(ec2.describe_snapshots) == "Simulation.NotImplemented"
+    assert refused(ec2.describe_hosts) == "Simulation.NotImplemented"
 
 
 def test_a_request_without_a_signature_is_refused(simulation):

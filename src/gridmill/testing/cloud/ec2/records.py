@@ -134,8 +134,8 @@ class Snapshot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnImage:
     """An image that the account has made of one of its instances. It is `pending` until `available_at`, and
-    then `available`, or `failed` if `is_failing`. `disks` has the device name, the id of the snapshot, the size
-    in GB and the type of each disk, and whether the disk is deleted together with its instance."""
+    then `available`, or `failed` if `is_failing`. `disks` has the device name, the id of the snapshot, the
+    size in GB and the type of each disk, and whether the disk is deleted together with its instance."""
 
     id: str
     shape: Image
