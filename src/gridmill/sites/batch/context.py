@@ -50,7 +50,8 @@ def request_of(record: BatchAttemptRecord, context: SiteContext) -> BatchRequest
     return BatchRequest(
         name=record.name,
         command=(*program, context.exchange.bucket.url, first, *endpoint),
-        variables={},
+        # containers on EC2 do not know their region, and a request with another region is refused
+        variables={"AWS_REGION": parsed.bucket_region} if parsed.bucket_region else {},
         cpus=max(1, math.ceil(record.given.cpus - 1e-9)),
         memory_bytes=memory_request(max(_LEAST_MEMORY_BYTES, record.given.memory_bytes)),
         gpus=record.given.gpus,

@@ -19,6 +19,7 @@ SETTINGS: Mapping[str, str] = {
     "service": "the batch service: aws or gcp",
     "bucket": "the place for data, such as s3://BUCKET/PREFIX or gs://BUCKET/PREFIX",
     "bucket_endpoint": "the server of the bucket (default: the server of the provider)",
+    "bucket_region": "the region of an S3 bucket (default: the region of the jobs at AWS)",
     "cpus": "the CPUs of the largest job (default: 4)",
     "memory": "the memory of the largest job (default: 15GiB)",
     "gpus": "the GPUs of the largest job (default: 0)",
@@ -38,6 +39,7 @@ SETTINGS: Mapping[str, str] = {
 _OF_RESOURCES = frozenset({"time_limit", "queue_timeout", "spot", "price_per_hour"})
 _CONTAINER_BYTES = 256 << 20
 _PATH = re.compile(r"/?[\w.+-]+(/[\w.+-]+)*")
+_REGION = re.compile(r"[a-z0-9-]+")
 _CURRENCY = re.compile(r"[A-Z]{3}")
 _PROGRAM = re.compile(r"[\w.+-]+|/[^\x00-\x1f\x7f]+")
 _MOST_JOBS = 5000
@@ -51,6 +53,7 @@ class BatchSettings:
     service: str
     bucket: str
     bucket_endpoint: str
+    bucket_region: str
     largest: Amounts
     max_machines: int
     python: str
@@ -97,6 +100,7 @@ def read(site: Site) -> BatchSettings:
         service=service,
         bucket=_bucket(site),
         bucket_endpoint=_endpoint(site),
+        bucket_region=_bucket_region(site),
         largest=Amounts(
             cpus=float(_number(site, "cpus", "4", 1, 1000)),
             memory_bytes=_memory(site),
@@ -126,6 +130,8 @@ def bucket_options(site: Site, parsed: BatchSettings) -> Mapping[str, str]:
     """Returns the options of the bucket in the settings of the site. Values of secrets are references."""
     names = CREDENTIALS.get(parsed.bucket.partition("://")[0], ())
     options = {name: site.settings[name] for name in names if name in site.settings}
+    if parsed.bucket_region:
+        options["region"] = parsed.bucket_region
     return {"endpoint": parsed.bucket_endpoint, **options} if parsed.bucket_endpoint else options
 
 
@@ -169,6 +175,18 @@ def _endpoint(site: Site) -> str:
             site, "bucket_endpoint", f"{url!r} is not the address of a server", "Write https://HOST."
         )
     return url
+
+
+def _bucket_region(site: Site) -> str:
+    """Return the region of the bucket for the signatures of requests. It is empty if the environment or the
+    server of the bucket decides."""
+    region = site.settings.get("bucket_region", "")
+    if region and not _REGION.fullmatch(region):
+        raise _wrong(site, "bucket_region", f"{region!r} is not a region", "Write for example eu-central-1.")
+    if not site.settings.get("bucket", "").startswith("s3://"):
+        return ""
+    is_own = site.settings.get("service") != "aws" or site.settings.get("bucket_endpoint")
+    return region or ("" if is_own else site.settings.get("region", ""))
 
 
 def _flag(site: Site, name: str) -> bool:

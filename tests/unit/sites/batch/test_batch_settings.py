@@ -5,7 +5,7 @@ import pytest
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError
-from gridmill.sites.batch.settings import BatchSettings, read
+from gridmill.sites.batch.settings import BatchSettings, bucket_options, read
 
 SETTINGS = {"service": "aws", "bucket": "s3://bucket/prefix", "cpus": "4", "memory": "16GiB", "gpus": "2"}
 
@@ -22,6 +22,21 @@ def test_a_job_costs_its_largest_part_of_a_machine() -> None:
     assert parsed().price_of(Amounts(cpus=1, memory_bytes=GIB), is_whole=False) is None
 
 
+@pytest.mark.parametrize(
+    ("more", "region"),
+    [
+        ({}, "eu-central-1"),
+        ({"bucket_region": "us-west-2"}, "us-west-2"),
+        ({"bucket_endpoint": "https://store.example.com"}, ""),
+        ({"bucket": "gs://bucket/prefix"}, ""),
+    ],
+)
+def test_requests_to_the_bucket_are_signed_for_its_region(more: dict[str, str], region: str) -> None:
+    site = Site(name="s", kind=SiteKind.BATCH, settings={**SETTINGS, "region": "eu-central-1", **more})
+    assert read(site).bucket_region == region
+    assert bucket_options(site, read(site)).get("region", "") == region
+
+
 def test_a_shared_root_may_have_spaces() -> None:
     assert parsed(shared_root="/mnt/my data/ä/").shared_root == "/mnt/my data/ä"
 
@@ -34,6 +49,7 @@ def test_a_shared_root_may_have_spaces() -> None:
         {"shared_root": "/a\nb"},
         {"price_per_hour": "three"},
         {"currency": "dollars"},
+        {"bucket_region": "Frankfurt!"},
     ],
 )
 def test_a_wrong_setting_is_refused_with_its_place(wrong: dict[str, str]) -> None:
