@@ -7,6 +7,8 @@ BOOSTS = {
     "how-to/rent-a-machine": 1.0,
     "how-to/rent-from-lambda": 1.0,
     "how-to/rent-from-google": 1.0,
+    "how-to/managed-batch": 1.0,
+    "how-to/parallelcluster": 1.0,
     "quickstart": 4.0,
     "concepts": 2.0,
     "adr/": 0.05,
