@@ -162,7 +162,10 @@ def _bucket(site: Site) -> str:
     url = site.settings.get("bucket", "")
     if not url:
         raise _wrong(
-            site, "bucket", "is missing", "Set bucket=s3://BUCKET/PREFIX or bucket=gs://BUCKET/PREFIX."
+            site,
+            "bucket",
+            "the setting is missing",
+            "Set bucket=s3://BUCKET/PREFIX or bucket=gs://BUCKET/PREFIX.",
         )
     check_bucket(url, f"site {site.name}: settings.bucket")
     return url.rstrip("/")
