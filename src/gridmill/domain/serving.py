@@ -1,0 +1,187 @@
+"""Orders for the processes that serve a model, and the reports of these processes.
+
+A service has a folder. The file `service.json` in this folder is the desired state, a `ServiceOrder`. The
+parent process of the service (`python -m gridmill.serving FOLDER`) reads this file when it changes, and writes
+the observed state, a `ServiceReport`, to the file `report.json`. Both files are replaced atomically, so the
+control node and the parent process can each end and start again without the other.
+"""
+
+from enum import StrEnum
+
+from gridmill.domain.amounts import MIB
+from gridmill.domain.frozen import dataclass
+
+ORDER_FILE = "service.json"
+REPORT_FILE = "report.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedVersion:
+    """A version of a model that a service offers. `label` names the version in requests and answers, such as
+    `weather/lstm@3`. `folder` is the absolute path of the model's files.
+
+    Requests that name no version are divided among the versions in proportion to `weight`. A version with
+    weight 0 answers only requests that name it.
+    """
+
+    label: str
+    folder: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLog:
+    """The log of the requests of a service. Each replica appends JSON lines to a file of its own in
+    `folder`. A line has the request id, the time, the version, the status and the duration.
+
+    `fraction` (0 to 1) of all requests are logged. With `bodies`, a line also has the rows and the
+    predictions. A file is replaced by a new file when it has `file_bytes` bytes, and the oldest files are
+    deleted when there are more than `files`.
+    """
+
+    folder: str
+    fraction: float = 1.0
+    bodies: bool = False
+    file_bytes: int = 64 * MIB
+    files: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOrder:
+    """The desired state of a service. A changed order needs a higher `generation`.
+
+    Network: `host` and `port` are the address at which all replicas accept connections (port 0 means any free
+    port, which is kept while the parent process runs). If `certificate_file` and `key_file` are set, the
+    service uses TLS. Browsers may call the service from the origins in `cors_origins` (`*` means every
+    origin). `api_keys_file` is a file with one SHA-256 hash (hex) of an API key per line, optionally followed
+    by a space and a name. If it is set, every request except health checks needs one of these keys.
+
+    Computation: each of the `replicas` is a process that has loaded all versions, and computes with `threads`
+    threads. One batch has at most `max_batch` rows from at most `max_concurrent` requests. While a batch is
+    computed, at most `queue_limit` further requests wait in each replica, and the replica refuses all others
+    with status 429. If `max_wait_seconds` is 0, a batch starts as soon as the model is free. Otherwise a batch
+    that is not full waits for this time.
+
+    Limits: a request that is not answered within `timeout_seconds` gets status 504. A body of more than
+    `max_body_bytes` bytes gets status 413. A replica that is stopped answers its running requests for at most
+    `drain_seconds`. A replica whose event loop or model does not respond for `hang_seconds`, or which uses
+    more than `memory_bytes` bytes of memory (None means no limit), is replaced. A replica that is not ready
+    after `start_seconds` has failed. After `max_failures` failures in succession, replicas of a new order are
+    not started again, and the replicas of the last working order continue.
+    """
+
+    name: str
+    versions: tuple[ServedVersion, ...]
+    generation: int = 1
+    host: str = "127.0.0.1"
+    port: int = 0
+    certificate_file: str = ""
+    key_file: str = ""
+    cors_origins: tuple[str, ...] = ()
+    api_keys_file: str = ""
+    replicas: int = 1
+    threads: int = 1
+    max_batch: int = 256
+    max_concurrent: int = 64
+    queue_limit: int = 256
+    max_wait_seconds: float = 0.0
+    timeout_seconds: float = 10.0
+    max_body_bytes: int = 16 * MIB
+    drain_seconds: float = 10.0
+    hang_seconds: float = 20.0
+    start_seconds: float = 120.0
+    memory_bytes: int | None = None
+    max_failures: int = 3
+    request_log: RequestLog | None = None
+
+
+class ServiceState(StrEnum):
+    """The state of a service as its parent process observes it."""
+
+    STARTING = "starting"
+    """No replica is ready yet."""
+    READY = "ready"
+    """All replicas of the newest order are ready."""
+    UPDATING = "updating"
+    """Some replicas are ready, and others start or end because the order changed or a replica ended."""
+    FAILED = "failed"
+    """The replicas of the newest order fail. Replicas of an earlier order can still be ready."""
+    DRAINING = "draining"
+    """The service stops, and its replicas answer their last requests."""
+    STOPPED = "stopped"
+    """The parent process has ended all replicas."""
+
+
+class ReplicaState(StrEnum):
+    """The state of one replica."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    WAITING = "waiting"
+    """The replica ended, and its successor starts after a pause."""
+
+
+class Verification(StrEnum):
+    """Whether a loaded version computes what it computed when it was made."""
+
+    VERIFIED = "verified"
+    """The version reproduced the outputs of its golden rows."""
+    NOT_VERIFIED = "not verified"
+    """The version has no golden rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedVersion:
+    """A version that a replica has loaded."""
+
+    label: str
+    verification: Verification = Verification.NOT_VERIFIED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReport:
+    """The observed state of one replica. `pid` is None if the replica has no process now.
+
+    Times are Unix times in seconds. `restarts` counts the processes of this replica that ended without being
+    told to. `memory_bytes` is the memory of the process at the last check.
+    """
+
+    number: int
+    state: ReplicaState
+    generation: int
+    pid: int | None = None
+    started_at: float | None = None
+    ready_at: float | None = None
+    versions: tuple[LoadedVersion, ...] = ()
+    restarts: int = 0
+    memory_bytes: int = 0
+    last_failure: str = ""
+    last_failure_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceReport:
+    """The observed state of a service. `generation` is the newest order of which all replicas were ready.
+    `seen_generation` is the newest order that the parent process has read.
+
+    `address` is the URL of the service with its real port. `pid` is the parent process. `written_at` is the
+    Unix time of this report, which the parent process writes again at least every 2 seconds. `problem` is the
+    reason why the newest order is not in effect.
+    """
+
+    name: str
+    state: ServiceState
+    generation: int
+    seen_generation: int
+    address: str
+    host: str
+    port: int
+    pid: int
+    started_at: float
+    written_at: float
+    replicas: tuple[ReplicaReport, ...] = ()
+    restarts: int = 0
+    problem: str = ""
+    last_failure: str = ""
+    last_failure_at: float | None = None
