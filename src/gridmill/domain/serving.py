@@ -1,9 +1,9 @@
 """Orders for the processes that serve a model, and the reports of these processes.
 
 A service has a folder. The file `service.json` in this folder is the desired state, a `ServiceOrder`. The
-parent process of the service (`python -m gridmill.serving FOLDER`) reads this file when it changes, and writes
-the observed state, a `ServiceReport`, to the file `report.json`. Both files are replaced atomically, so the
-control node and the parent process can each end and start again without the other.
+parent process of the service (`python -m gridmill.serving FOLDER`) reads this file when it changes, and
+writes the observed state, a `ServiceReport`, to the file `report.json`. Both files are replaced atomically,
+so the control node and the parent process can each end and start again without the other.
 """
 
 from enum import StrEnum
@@ -59,8 +59,8 @@ class ServiceOrder:
     Computation: each of the `replicas` is a process that has loaded all versions, and computes with `threads`
     threads. One batch has at most `max_batch` rows from at most `max_concurrent` requests. While a batch is
     computed, at most `queue_limit` further requests wait in each replica, and the replica refuses all others
-    with status 429. If `max_wait_seconds` is 0, a batch starts as soon as the model is free. Otherwise a batch
-    that is not full waits for this time.
+    with status 429. If `max_wait_seconds` is 0, a batch starts as soon as the model is free. Otherwise a
+    batch that is not full waits for this time.
 
     Limits: a request that is not answered within `timeout_seconds` gets status 504. A body of more than
     `max_body_bytes` bytes gets status 413. A replica that is stopped answers its running requests for at most
