@@ -53,6 +53,11 @@ class CloudWorld:
         """Returns the time of the simulation, as Unix time in seconds."""
         return self.clock.now()
 
+    def wall_time(self) -> float:
+        """Returns the clock with which signatures and tokens are compared. It is the clock of this computer,
+        which signs, even if the time of the simulation is another one."""
+        return time.time() + self.faults.clock_ahead_seconds
+
     def settle(self) -> float:
         """Makes all changes whose time has come, and returns the time."""
         now = self.now()

@@ -12,10 +12,10 @@ from gridmill.testing.cloud.aws_batch import answers, definitions, requests, sub
 from gridmill.testing.cloud.aws_batch.call import Call
 from gridmill.testing.cloud.aws_batch.world import World
 from gridmill.testing.cloud.cloud_faults import PlannedFault
-from gridmill.testing.cloud.ec2 import catalogue, signature
+from gridmill.testing.cloud.ec2 import signature
 from gridmill.testing.cloud.ec2.records import Principal
 from gridmill.testing.cloud.ec2.refusal import RefusalError, not_simulated
-from gridmill.testing.cloud.ec2.services import arn_of, is_denied
+from gridmill.testing.cloud.ec2.users import arn_of, is_denied
 from gridmill.testing.cloud.simulation_server import NO_ANSWER, Answer, with_fault
 
 _ACTIONS: Mapping[str, Mapping[str, Callable[[Call], dict[str, Any]]]] = {
@@ -50,53 +50,40 @@ class Services:
             try:
                 scope = signature.scope_of(headers)
                 action = answers.action_of(scope.service, path, headers)
-                return self._carried_out(scope, action, method, path, headers, body)
+                request = signature.Request(
+                    method=method,
+                    path=path,
+                    headers=headers,
+                    body=body,
+                    wall_time=self.world.wall_time(),
+                )
+                return self._carried_out(scope, action, request)
             except RefusalError as error:
                 return _refused(error)
 
-    def _carried_out(
-        self,
-        scope: signature.Scope,
-        action: str,
-        method: str,
-        path: str,
-        headers: Mapping[str, str],
-        body: bytes,
-    ) -> Answer:
+    def _carried_out(self, scope: signature.Scope, action: str, request: signature.Request) -> Answer:
         now = self.world.settle()
         self.world.requests.append((now, scope.region, action))
         if scope.region in self.world.faults.regions_down:
             return NO_ANSWER
-        principal = self._authenticated(scope, method, path, headers, body)
+        principal = self._authenticated(scope, request)
         fault = self.world.faults.next_fault(action, scope.region, scope.access_key)
 
         def effect() -> Answer:
-            values = self._effect(scope, action, principal, body, now)
+            values = self._effect(scope, action, principal, request.body, now)
             return Answer(status=200, body=answers.write_answer(scope.service, action, values))
 
         return with_fault(fault, effect, lambda one: _refused(_error_of(one)))
 
-    def _authenticated(
-        self, scope: signature.Scope, method: str, path: str, headers: Mapping[str, str], body: bytes
-    ) -> Principal:
-        principal = self.world.principals.get(scope.access_key)
-        gone = scope.region in self.world.faults.regions_gone or scope.region not in catalogue.REGIONS
-        if principal is None or principal.is_revoked or gone:
+    def _authenticated(self, scope: signature.Scope, request: signature.Request) -> Principal:
+        if scope.region in self.world.faults.regions_gone:
             raise _unrecognized()
         try:
-            signature.check(
-                scope,
-                principal.secret_key,
-                method=method,
-                path=path,
-                headers=headers,
-                body=body,
-                wall_time=self.world.wall_time(),
-            )
+            return self.world.users.signer(scope, request)
         except RefusalError as error:
-            code = "UnrecognizedClientException" if error.status == 403 else "InvalidSignatureException"
-            raise RefusalError(code, error.message, 403) from error
-        return principal
+            if error.status == 403:
+                raise _unrecognized() from error
+            raise RefusalError("InvalidSignatureException", error.message, 403) from error
 
     def _effect(
         self, scope: signature.Scope, action: str, principal: Principal, body: bytes, now: float

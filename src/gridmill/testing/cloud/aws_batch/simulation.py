@@ -16,12 +16,12 @@ from gridmill.testing.cloud.batch_faults import BatchFaults
 from gridmill.testing.cloud.batch_world import BatchSimulation
 from gridmill.testing.cloud.bill import Bill
 from gridmill.testing.cloud.containers import Image, Line
-from gridmill.testing.cloud.ec2.records import Principal
+from gridmill.testing.cloud.ec2.users import UserControl
 from gridmill.testing.cloud.simulation_server import Answer
 from gridmill.testing.cloud.wire_simulation import WallClock
 
 
-class AwsBatchSimulation(BatchSimulation):
+class AwsBatchSimulation(UserControl, BatchSimulation):
     """A running simulated AWS Batch with one account. All its methods can be called from any thread.
     `endpoint_url` is the address of AWS Batch and of CloudWatch Logs: the signature of a request names the
     service and the region."""
@@ -31,9 +31,8 @@ class AwsBatchSimulation(BatchSimulation):
     ) -> None:
         self.world = World(clock, faults, images, seed, attempts.begin)
         self.services = Services(self.world)
-        admin = self.add_user("admin")
-        self.access_key, self.secret_key = admin.access_key, admin.secret_key
-        super().__init__("aws-batch", self.world, port)
+        UserControl.__init__(self, self.world.users, self.world.lock)
+        BatchSimulation.__init__(self, "aws-batch", self.world, port)
 
     def _respond(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         return self.services.answer(method, path, headers, body)
@@ -79,36 +78,6 @@ class AwsBatchSimulation(BatchSimulation):
         with self.world.lock:
             changed = replace(self.world.queues[(region, name)], is_enabled=is_enabled)
             self.world.queues[(region, name)] = changed
-
-    def add_user(self, name: str, denied: tuple[str, ...] = ()) -> Principal:
-        """Adds a user with own credentials. `denied` are patterns of the actions that the user may not carry
-        out, such as `batch:Terminate*`."""
-        with self.world.lock:
-            principal = Principal(
-                access_key=f"AKIA{self.world.new_id(16).upper()}",
-                secret_key=self.world.new_id(40),
-                user=name,
-                denied=denied,
-            )
-            self.world.principals[principal.access_key] = principal
-            return principal
-
-    def deny(self, *patterns: str, access_key: str = "") -> None:
-        """Sets the actions that a user may not carry out. Without patterns, all actions are allowed."""
-        self._change_user(access_key, denied=patterns)
-
-    def revoke(self, access_key: str = "") -> None:
-        """Revokes the credentials of a user."""
-        self._change_user(access_key, is_revoked=True)
-
-    def restore(self, access_key: str = "") -> None:
-        """Makes revoked credentials valid again."""
-        self._change_user(access_key, is_revoked=False)
-
-    def _change_user(self, access_key: str, **changes: Any) -> None:  # noqa: ANN401  fields of Principal
-        with self.world.lock:
-            key = access_key or self.access_key
-            self.world.principals[key] = replace(self.world.principals[key], **changes)
 
     # what happens
 
@@ -184,9 +153,7 @@ class AwsBatchSimulation(BatchSimulation):
             "reclaim": lambda given: self.reclaim(given["job"]),
             "break": lambda given: self.break_host(given["job"]),
             "terminate": lambda given: self.terminate_by_hand(given["job"]),
-            "revoke": lambda _: self.revoke(),
-            "restore": lambda _: self.restore(),
-            "deny": lambda given: self.deny(*given["actions"]),
+            **self._user_commands(),
         }
 
 

@@ -4,7 +4,6 @@ Sources: https://docs.aws.amazon.com/batch/latest/userguide/job_states.html and
 https://docs.aws.amazon.com/batch/latest/userguide/job_queues.html
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gridmill.domain.frozen import replace
@@ -24,7 +23,7 @@ from gridmill.testing.cloud.batch_world import BatchWorld
 from gridmill.testing.cloud.containers import Image
 from gridmill.testing.cloud.ec2 import catalogue
 from gridmill.testing.cloud.ec2.catalogue import InstanceType
-from gridmill.testing.cloud.ec2.records import Principal
+from gridmill.testing.cloud.ec2.users import Users
 from gridmill.testing.cloud.history import History
 
 _KEPT_SECONDS = 7 * 24 * 3600.0
@@ -48,7 +47,7 @@ class World(BatchWorld):
     ) -> None:
         super().__init__(clock, faults, images, seed)
         self._begin = begin
-        self.principals: dict[str, Principal] = {}
+        self.users = Users(self.random)
         self.environments: dict[tuple[str, str], Environment] = {}
         self.queues: dict[tuple[str, str], Queue] = {}
         self.definitions: dict[tuple[str, str], list[Definition]] = {}
@@ -62,11 +61,6 @@ class World(BatchWorld):
         self.ended_instances: list[Instance] = []
         self._is_dirty = False
         self._scheduled_at = 0.0
-
-    def wall_time(self) -> float:
-        """Returns the clock with which signatures are compared: the clock of this machine, because this
-        machine signs the requests."""
-        return time.time() + self.faults.clock_ahead_seconds
 
     def settle(self) -> float:
         """Makes all changes that are due, places jobs, and returns the time."""

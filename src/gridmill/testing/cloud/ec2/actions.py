@@ -9,7 +9,6 @@ from typing import Any
 
 from gridmill.testing.cloud.cloud_faults import PlannedFault
 from gridmill.testing.cloud.ec2 import (
-    catalogue,
     groups,
     images,
     instances,
@@ -26,6 +25,7 @@ from gridmill.testing.cloud.ec2.call import Call
 from gridmill.testing.cloud.ec2.records import Principal
 from gridmill.testing.cloud.ec2.refusal import RefusalError, not_simulated
 from gridmill.testing.cloud.ec2.throttle import Throttle
+from gridmill.testing.cloud.ec2.users import arn_of, is_denied
 from gridmill.testing.cloud.ec2.world import World
 from gridmill.testing.cloud.simulation_server import NO_ANSWER, Answer, with_fault
 
@@ -85,8 +85,6 @@ class Services:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.requests: list[tuple[float, str, str]] = []
-        """The time, the region and the action of each request, for tests of rates."""
         self._throttle = Throttle()
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -98,7 +96,14 @@ class Services:
                 scope = signature.scope_of(headers)
                 service = scope.service
                 action = wire.action_of(service, headers, body)
-                return self._carried_out(scope, action, method, path, headers, body, request_id)
+                request = signature.Request(
+                    method=method,
+                    path=path,
+                    headers=headers,
+                    body=body,
+                    wall_time=self.world.wall_time(),
+                )
+                return self._carried_out(scope, action, request, request_id)
             except RefusalError as error:
                 return _refused(service, error, request_id)
 
@@ -106,21 +111,20 @@ class Services:
         self,
         scope: signature.Scope,
         action: str,
-        method: str,
-        path: str,
-        headers: Mapping[str, str],
-        body: bytes,
+        given: signature.Request,
         request_id: str,
     ) -> Answer:
         now = self.world.settle()
-        self.requests.append((now, scope.region, action))
+        self.world.requests.append((now, scope.region, action))
         if scope.region in self.world.faults.regions_down:
             return NO_ANSWER
-        principal = self._authenticated(scope, method, path, headers, body)
+        if scope.region in self.world.faults.regions_gone:
+            raise signature.failed(scope.service)
+        principal = self.world.users.signer(scope, given)
         fault = self.world.faults.next_fault(action, scope.region, scope.access_key)
 
         def effect() -> Answer:
-            request = wire.read_request(scope.service, action, body)
+            request = wire.read_request(scope.service, action, given.body)
             values = self._effect(scope, action, principal, request, now)
             return Answer(
                 status=200,
@@ -129,24 +133,6 @@ class Services:
             )
 
         return with_fault(fault, effect, lambda one: _refused(scope.service, _error_of(one), request_id))
-
-    def _authenticated(
-        self, scope: signature.Scope, method: str, path: str, headers: Mapping[str, str], body: bytes
-    ) -> Principal:
-        principal = self.world.principals.get(scope.access_key)
-        gone = scope.region in self.world.faults.regions_gone or scope.region not in catalogue.REGIONS
-        if principal is None or principal.is_revoked or gone:
-            raise signature.failed(scope.service)
-        signature.check(
-            scope,
-            principal.secret_key,
-            method=method,
-            path=path,
-            headers=headers,
-            body=body,
-            wall_time=self.world.wall_time(),
-        )
-        return principal
 
     def _effect(
         self,
@@ -162,7 +148,7 @@ class Services:
             raise not_simulated(f"the action {action} of {scope.service}")
         if world.faults.throttling and scope.service == "ec2":
             self._throttle.take(scope.region, action, parameters, now)
-        if action not in _FREE and services.is_denied(principal, f"{scope.service}:{action}"):
+        if action not in _FREE and is_denied(principal, f"{scope.service}:{action}"):
             raise _unauthorized(scope.service, action, principal)
         if parameters.get("DryRun"):
             raise RefusalError(
@@ -201,7 +187,7 @@ def _error_of(fault: PlannedFault) -> RefusalError:
 
 
 def _unauthorized(service: str, action: str, principal: Principal) -> RefusalError:
-    who = f"User: {services.arn_of(principal)} is not authorized to perform: {service}:{action}"
+    who = f"User: {arn_of(principal)} is not authorized to perform: {service}:{action}"
     if service == "ec2":
         return RefusalError(
             "UnauthorizedOperation",

@@ -8,25 +8,14 @@ https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_
 
 import hashlib
 import json
-from fnmatch import fnmatchcase
 from typing import Any
 
 from gridmill.testing.cloud.ec2 import catalogue
 from gridmill.testing.cloud.ec2.call import Call
 from gridmill.testing.cloud.ec2.catalogue import InstanceType, Quota
 from gridmill.testing.cloud.ec2.filters import page
-from gridmill.testing.cloud.ec2.records import Principal
 from gridmill.testing.cloud.ec2.refusal import RefusalError, not_simulated
-
-
-def arn_of(principal: Principal) -> str:
-    """Returns the name of a user in policies."""
-    return f"arn:aws:iam::{catalogue.ACCOUNT}:user/{principal.user}"
-
-
-def is_denied(principal: Principal, action: str) -> bool:
-    """Returns whether the policies of a user do not allow an action such as `ec2:RunInstances`."""
-    return any(fnmatchcase(action.lower(), pattern.lower()) for pattern in principal.denied)
+from gridmill.testing.cloud.ec2.users import arn_of, is_denied
 
 
 def get_caller_identity(call: Call) -> dict[str, Any]:
@@ -41,7 +30,7 @@ def get_caller_identity(call: Call) -> dict[str, Any]:
 def simulate_principal_policy(call: Call) -> dict[str, Any]:
     """Returns for each action whether the policies of a user allow it."""
     call.allow_only("PolicySourceArn", "ActionNames", "ResourceArns", "MaxItems", "Marker", "ContextEntries")
-    users = {arn_of(one): one for one in call.world.principals.values()}
+    users = {arn_of(one): one for one in call.world.users.by_key.values()}
     wanted = call.get("PolicySourceArn")
     if wanted not in users:
         raise RefusalError("NoSuchEntity", f"The user {wanted[:200]} cannot be found.", 404)

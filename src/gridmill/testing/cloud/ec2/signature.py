@@ -18,6 +18,17 @@ _VALID_SECONDS = 15 * 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A request as it has arrived. `wall_time` is the Unix time in seconds of the service."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    wall_time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """Who signs a request, and for which region and service."""
 
@@ -49,26 +60,16 @@ def scope_of(headers: Mapping[str, str]) -> Scope:
     )
 
 
-def check(
-    scope: Scope,
-    secret: str,
-    *,
-    method: str,
-    path: str,
-    headers: Mapping[str, str],
-    body: bytes,
-    wall_time: float,
-) -> None:
+def check(scope: Scope, secret: str, request: Request) -> None:
     """Raises RefusalError if the signature does not match the request, or if the time of the request is more
-    than 15 minutes from `wall_time`, the Unix time in seconds of the service."""
-    stamp = headers.get("X-Amz-Date", "")
+    than 15 minutes from the time of the service."""
+    stamp = request.headers.get("X-Amz-Date", "")
     if "host" not in scope.signed_headers or not _is_time(stamp):
         raise RefusalError("IncompleteSignature", "The signature lacks the host or the time.", 400)
-    if abs(datetime.strptime(stamp, _TIME).replace(tzinfo=UTC).timestamp() - wall_time) > _VALID_SECONDS:
+    signed_at = datetime.strptime(stamp, _TIME).replace(tzinfo=UTC).timestamp()
+    if abs(signed_at - request.wall_time) > _VALID_SECONDS:
         raise RefusalError("RequestExpired", "Request has expired.", 400)
-    if not hmac.compare_digest(
-        _signature(scope, secret, stamp, method, path, headers, body), scope.signature
-    ):
+    if not hmac.compare_digest(_signature(scope, secret, stamp, request), scope.signature):
         raise failed(scope.service)
 
 
@@ -89,19 +90,17 @@ def _is_time(stamp: str) -> bool:
     return True
 
 
-def _signature(
-    scope: Scope, secret: str, stamp: str, method: str, path: str, headers: Mapping[str, str], body: bytes
-) -> str:
-    path, _, query = path.partition("?")
-    signed = "".join(f"{name}:{_collapsed(headers.get(name, ''))}\n" for name in scope.signed_headers)
+def _signature(scope: Scope, secret: str, stamp: str, request: Request) -> str:
+    path, _, query = request.path.partition("?")
+    headers = [(name, " ".join(request.headers.get(name, "").split())) for name in scope.signed_headers]
     canonical = "\n".join(
         [
-            method,
+            request.method,
             quote(path or "/", safe="/-_.~%"),
             "&".join(sorted(query.split("&"))) if query else "",
-            signed,
+            "".join(f"{name}:{value}\n" for name, value in headers),
             ";".join(scope.signed_headers),
-            hashlib.sha256(body).hexdigest(),
+            hashlib.sha256(request.body).hexdigest(),
         ]
     )
     parts = (scope.day, scope.region, scope.service, "aws4_request")
@@ -110,7 +109,3 @@ def _signature(
     for part in parts:
         key = hmac.digest(key, part.encode(), "sha256")
     return hmac.new(key, text.encode(), "sha256").hexdigest()
-
-
-def _collapsed(text: str) -> str:
-    return " ".join(text.split())

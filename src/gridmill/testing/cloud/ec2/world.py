@@ -7,15 +7,11 @@ change, https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.h
 """
 
 import base64
-import threading
-import time
 from collections.abc import Iterator
-from random import Random
 
 from gridmill.domain.frozen import replace
 from gridmill.errors import NotFoundError
 from gridmill.ports.clock import Clock
-from gridmill.testing.cloud.agenda import Agenda
 from gridmill.testing.cloud.cloud_faults import CloudFaults
 from gridmill.testing.cloud.ec2 import catalogue
 from gridmill.testing.cloud.ec2.records import (
@@ -23,15 +19,16 @@ from gridmill.testing.cloud.ec2.records import (
     Instance,
     KeyPair,
     OwnImage,
-    Principal,
     SecurityGroup,
     Snapshot,
     State,
     Volume,
 )
+from gridmill.testing.cloud.ec2.users import Users
 from gridmill.testing.cloud.ec2.wire import moment
 from gridmill.testing.cloud.history import History
 from gridmill.testing.cloud.machine_host import Ingress, MachineHost, MachineSpec
+from gridmill.testing.cloud.wire_simulation import CloudWorld
 
 _LISTED_AFTER_END_SECONDS = 3600.0
 """A terminated instance stays in lists for about an hour.
@@ -58,17 +55,12 @@ class Region:
         """For each client token and zone (empty for none): the request as text, and its instances."""
 
 
-class World:
+class World(CloudWorld):
     """All resources of one account. Its methods must be called with `lock`."""
 
     def __init__(self, clock: Clock, faults: CloudFaults, host: MachineHost, seed: int) -> None:
-        self.clock = clock
-        self.faults = faults
-        self.host = host
-        self.lock = threading.RLock()
-        self.agenda = Agenda()
-        self.random = Random(seed)
-        self.principals: dict[str, Principal] = {}
+        super().__init__(clock, faults, host, seed)
+        self.users = Users(self.random)
         self.released_addresses: list[tuple[Address, float]] = []
         self.deleted_volumes: dict[str, float] = {}
         self.deleted_snapshots: dict[str, float] = {}
@@ -91,21 +83,6 @@ class World:
     def new_id(self, kind: str) -> str:
         """Returns a new id, such as `i-` and 17 hexadecimal digits."""
         return f"{kind}-{self.random.getrandbits(68):017x}"
-
-    def now(self) -> float:
-        """Returns the time of the simulation, as Unix time in seconds."""
-        return self.clock.now()
-
-    def wall_time(self) -> float:
-        """Returns the clock that signatures are compared with. It is the clock of this machine, which signs,
-        even if the time of the simulation is another one."""
-        return time.time() + self.faults.clock_ahead_seconds
-
-    def settle(self) -> float:
-        """Makes all changes whose time has come, and returns the time."""
-        now = self.now()
-        self.agenda.settle(now)
-        return now
 
     def instances(self) -> Iterator[Instance]:
         """Yields all instances of all regions, also those that have left the lists."""

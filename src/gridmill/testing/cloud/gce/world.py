@@ -7,7 +7,6 @@ https://cloud.google.com/compute/docs/instances/host-maintenance-overview (`auto
 https://cloud.google.com/compute/docs/metadata/predefined-metadata-keys
 """
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,11 +79,6 @@ class GceWorld(CloudWorld):
     def new_token(self) -> str:
         """Returns a new access token."""
         return f"ya29.simulated-{self.random.getrandbits(200):050x}"
-
-    def wall_time(self) -> float:
-        """Returns the clock with which JWTs and tokens are compared. It is the clock of this machine, because
-        this machine signs, even if the simulation has another time."""
-        return time.time() + self.faults.clock_ahead_seconds
 
     def find(self, handle: str) -> Instance:
         """Returns the last instance with a name or an id. Raises NotFoundError."""

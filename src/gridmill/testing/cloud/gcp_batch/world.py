@@ -4,7 +4,6 @@ Sources: https://cloud.google.com/batch/docs/create-run-job#lifecycle, https://c
 and https://cloud.google.com/batch/docs/troubleshooting
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 
 from gridmill.domain.frozen import replace
@@ -73,11 +72,6 @@ class World(BatchWorld):
         """For each method and request id: the time, and the name of the job or operation."""
         self._is_dirty = False
         self._scheduled_at = 0.0
-
-    def wall_time(self) -> float:
-        """Returns the time with which tokens are compared: the time of this machine, because clients use its
-        clock."""
-        return time.time() + self.faults.clock_ahead_seconds
 
     def settle(self) -> float:
         """Makes all changes that are due, places tasks, and returns the time."""
