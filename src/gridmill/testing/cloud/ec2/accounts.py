@@ -99,6 +99,7 @@ def _item(charge: Charge, subject: str, detail: str, seconds: int, amount: int, 
 def leftovers(world: World) -> list[str]:
     """Returns the ids of all resources that still exist, but for the defaults of the account."""
     found = [one.id for one in world.instances() if one.state != State.TERMINATED]
+    found += [one.arn for one in world.profiles.values()] + [one.arn for one in world.roles.values()]
     for region in world.regions.values():
         found += [one.id for one in region.volumes.all()]
         found += [one.id for one in region.images.all()]

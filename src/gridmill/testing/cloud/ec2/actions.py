@@ -10,6 +10,7 @@ from typing import Any
 from gridmill.testing.cloud.cloud_faults import PlannedFault
 from gridmill.testing.cloud.ec2 import (
     groups,
+    iam,
     images,
     instances,
     launch,
@@ -52,6 +53,7 @@ _EC2: Mapping[str, _Action] = {
     "DescribeInstances": instances.describe_instances,
     "DescribeKeyPairs": groups.describe_key_pairs,
     "DescribeRegions": offers.describe_regions,
+    "DescribeRouteTables": network.describe_route_tables,
     "DescribeSecurityGroups": groups.describe_security_groups,
     "DescribeSnapshots": own_images.describe_snapshots,
     "DescribeSpotPriceHistory": offers.describe_spot_prices,
@@ -69,7 +71,16 @@ _EC2: Mapping[str, _Action] = {
 _ACTIONS: Mapping[str, Mapping[str, _Action]] = {
     "ec2": _EC2,
     "sts": {"GetCallerIdentity": services.get_caller_identity},
-    "iam": {"SimulatePrincipalPolicy": services.simulate_principal_policy},
+    "iam": {
+        "AddRoleToInstanceProfile": iam.add_role_to_instance_profile,
+        "AttachRolePolicy": iam.attach_role_policy,
+        "CreateInstanceProfile": iam.create_instance_profile,
+        "CreateRole": iam.create_role,
+        "GetInstanceProfile": iam.get_instance_profile,
+        "GetRole": iam.get_role,
+        "PutRolePolicy": iam.put_role_policy,
+        "SimulatePrincipalPolicy": iam.simulate_principal_policy,
+    },
     "servicequotas": {
         "ListServiceQuotas": services.list_service_quotas,
         "GetServiceQuota": services.get_service_quota,

@@ -88,6 +88,13 @@ def _rule_shape(rule: Rule) -> dict[str, Any]:
     shape: dict[str, Any] = {"IpProtocol": rule.protocol}
     if rule.first_port is not None:
         shape |= {"FromPort": rule.first_port, "ToPort": rule.last_port}
+    if rule.source_group:
+        pair = {
+            "GroupId": rule.source_group,
+            "UserId": catalogue.ACCOUNT,
+            "Description": rule.description or None,
+        }
+        return shape | {"UserIdGroupPairs": [pair]}
     if ":" in rule.network:
         return shape | {"Ipv6Ranges": [{"CidrIpv6": rule.network, "Description": rule.description or None}]}
     return shape | {"IpRanges": [{"CidrIp": rule.network, "Description": rule.description or None}]}
@@ -159,19 +166,36 @@ def _rules(call: Call) -> Iterator[Rule]:
     if call.get("CidrIp"):
         yield _rule(call, single, call.get("CidrIp"), "")
     for permission in call.get("IpPermissions", ()):
-        if permission.get("UserIdGroupPairs") or permission.get("PrefixListIds"):
-            raise not_simulated("rules for groups or prefix lists")
+        if permission.get("PrefixListIds"):
+            raise not_simulated("rules for prefix lists")
         for one in permission.get("IpRanges", ()):
             yield _rule(call, permission, one.get("CidrIp", ""), one.get("Description", ""))
         for one in permission.get("Ipv6Ranges", ()):
             yield _rule(call, permission, one.get("CidrIpv6", ""), one.get("Description", ""))
+        for one in permission.get("UserIdGroupPairs", ()):
+            yield _rule(
+                call, permission, "", one.get("Description", ""), source_group=_source_group(call, one)
+            )
 
 
-def _rule(call: Call, permission: Mapping[str, Any], network: str, description: str) -> Rule:
-    try:
-        ip_network(network)
-    except ValueError as error:
-        raise RefusalError("InvalidParameterValue", f"CIDR block {network[:60]} is malformed") from error
+def _source_group(call: Call, pair: Mapping[str, Any]) -> str:
+    """Returns the id of the group that a rule names as its source.
+
+    Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_UserIdGroupPair.html
+    """
+    if unknown := set(pair) - {"GroupId", "UserId", "Description"}:
+        raise not_simulated(f"source groups with {min(unknown)}")
+    wanted = pair.get("GroupId", "")
+    if call.region.groups.get(wanted) is None:
+        raise _no_group(wanted)
+    return str(wanted)
+
+
+def _rule(
+    call: Call, permission: Mapping[str, Any], network: str, description: str, *, source_group: str = ""
+) -> Rule:
+    if not source_group:
+        _check_network(network)
     protocol = permission.get("IpProtocol")
     if protocol is None:
         raise missing("IpProtocol")
@@ -181,12 +205,24 @@ def _rule(call: Call, permission: Mapping[str, Any], network: str, description: 
         first_port=permission.get("FromPort"),
         last_port=permission.get("ToPort"),
         network=network,
+        source_group=source_group,
         description=description,
     )
 
 
+def _check_network(network: str) -> None:
+    try:
+        ip_network(network)
+    except ValueError as error:
+        raise RefusalError("InvalidParameterValue", f"CIDR block {network[:60]} is malformed") from error
+
+
 def _added_shape(group: SecurityGroup, rule: Rule) -> dict[str, Any]:
-    return {
+    if rule.source_group:
+        source: dict[str, Any] = {"ReferencedGroupInfo": {"GroupId": rule.source_group}}
+    else:
+        source = {"CidrIpv6" if ":" in rule.network else "CidrIpv4": rule.network}
+    return source | {
         "SecurityGroupRuleId": rule.id,
         "GroupId": group.id,
         "GroupOwnerId": catalogue.ACCOUNT,
@@ -194,7 +230,6 @@ def _added_shape(group: SecurityGroup, rule: Rule) -> dict[str, Any]:
         "IpProtocol": rule.protocol,
         "FromPort": rule.first_port,
         "ToPort": rule.last_port,
-        "CidrIpv6" if ":" in rule.network else "CidrIpv4": rule.network,
     }
 
 

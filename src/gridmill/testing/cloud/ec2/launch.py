@@ -16,6 +16,7 @@ from gridmill.testing.cloud.ec2 import catalogue
 from gridmill.testing.cloud.ec2.call import Call
 from gridmill.testing.cloud.ec2.catalogue import Image, InstanceType
 from gridmill.testing.cloud.ec2.filters import tags_for
+from gridmill.testing.cloud.ec2.iam import launched_profile
 from gridmill.testing.cloud.ec2.network import Subnet, new_addresses, subnet_named, subnet_of
 from gridmill.testing.cloud.ec2.own_images import launchable
 from gridmill.testing.cloud.ec2.records import Instance, Tags, Volume
@@ -48,6 +49,7 @@ _PARAMETERS = (
     "EbsOptimized",
     "Monitoring",
     "DisableApiTermination",
+    "CapacityReservationSpecification",
 )
 
 
@@ -64,6 +66,7 @@ class _Plan:
     subnet: Subnet | None
     groups: tuple[str, ...]
     is_public: bool
+    profile: str
     spot: bool
     volumes: tuple[tuple[str, int, str, bool], ...]
     """Device name, GB, type, and whether the volume is deleted with the instance."""
@@ -145,6 +148,7 @@ def _plan(call: Call, zone: str) -> _Plan:
         subnet=subnet,
         groups=_groups(call, interface),
         is_public=bool(interface.get("AssociatePublicIpAddress", True)),
+        profile=launched_profile(call),
         spot=_is_spot(call),
         volumes=_volumes(call, image),
     )
@@ -203,6 +207,13 @@ def _check_others(call: Call) -> None:
         raise not_simulated("instances without a metadata service")
     if call.get("Monitoring", {}).get("Enabled"):
         raise not_simulated("detailed monitoring")
+    # Without own reservations, the preferences `open` and `none` have the same effect.
+    reservation = call.get("CapacityReservationSpecification", {})
+    if (
+        reservation.get("CapacityReservationPreference", "open") not in ("open", "none")
+        or len(reservation) > 1
+    ):
+        raise not_simulated("capacity reservations")
     tags_for("instance", call.get("TagSpecifications", ()), _TAGGED)
 
 
@@ -219,11 +230,12 @@ def _interface(call: Call) -> Mapping[str, Any]:
         )
     [interface, *others] = interfaces
     allowed = {"DeviceIndex", "SubnetId", "Groups", "AssociatePublicIpAddress", "DeleteOnTermination"}
+    interface = {k: v for k, v in interface.items() if (k, v) != ("InterfaceType", "interface")}
     if others or set(interface) - allowed:
         raise not_simulated(
             f"network interfaces with {', '.join(sorted(set(interface) - allowed)) or 'others'}"
         )
-    return dict(interface)
+    return interface
 
 
 def _groups(call: Call, interface: Mapping[str, Any]) -> tuple[str, ...]:
@@ -414,7 +426,7 @@ def _one(call: Call, plan: _Plan, subnet: Subnet, reservation_id: str, token: st
         key_name=call.get("KeyName", ""),
         groups=plan.groups,
         user_data=call.get("UserData", ""),
-        profile=_profile(call),
+        profile=plan.profile,
         is_spot=plan.spot,
         spot_request_id=f"sir-{world.random.getrandbits(32):08x}" if plan.spot else "",
         hourly_micros=catalogue.hourly_micros(plan.kind, call.region.name, spot=plan.spot),
@@ -447,8 +459,3 @@ def _volume(
     )
     call.region.volumes.put(volume.id, volume, call.now)
     return (device, volume.id, is_deleted)
-
-
-def _profile(call: Call) -> str:
-    profile = call.get("IamInstanceProfile", {})
-    return str(profile.get("Arn", "") or profile.get("Name", ""))

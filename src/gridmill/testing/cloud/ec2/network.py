@@ -182,6 +182,54 @@ def _shape(subnet: Subnet, call: Call) -> dict[str, Any]:
     }
 
 
+def describe_route_tables(call: Call) -> dict[str, Any]:
+    """Lists the main route table of the default VPC, which has a route to the internet gateway.
+
+    Source: https://docs.aws.amazon.com/vpc/latest/userguide/default-vpc-components.html
+    """
+    call.allow_only("RouteTableIds", "Filters", "MaxResults", "NextToken")
+    vpc_id = call.region.vpc_id
+    table = f"rtb-{vpc_id.removeprefix('vpc-')}"
+    gateway = f"igw-{vpc_id.removeprefix('vpc-')}"
+    for one in call.get("RouteTableIds", ()):
+        if one != table:
+            raise RefusalError(
+                "InvalidRouteTableID.NotFound", f"The routeTable ID '{one[:60]}' does not exist"
+            )
+
+    def attributes(one: str) -> Mapping[str, Sequence[str]]:
+        return {
+            "association.main": ["true"],
+            "route-table-id": [one],
+            "route.gateway-id": ["local", gateway],
+            "vpc-id": [vpc_id],
+        }
+
+    found = select([table], call.get("Filters", ()), attributes, lambda _: ())
+    association = {
+        "Main": True,
+        "RouteTableAssociationId": f"rtbassoc-{vpc_id.removeprefix('vpc-')}",
+        "RouteTableId": table,
+        "AssociationState": {"State": "associated"},
+    }
+    routes = [
+        _route(str(_network_of(call)), "local", "CreateRouteTable"),
+        _route("0.0.0.0/0", gateway, "CreateRoute"),
+    ]
+    shape = {
+        "RouteTableId": table,
+        "VpcId": vpc_id,
+        "OwnerId": catalogue.ACCOUNT,
+        "Associations": [association],
+        "Routes": routes,
+    }
+    return {"RouteTables": [shape for _ in found]}
+
+
+def _route(network: str, gateway: str, origin: str) -> dict[str, str]:
+    return {"DestinationCidrBlock": network, "GatewayId": gateway, "Origin": origin, "State": "active"}
+
+
 def allocate_address(call: Call) -> dict[str, Any]:
     """Allocates an Elastic IP address, which is charged until it is released."""
     call.allow_only("Domain", "TagSpecifications")

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from gridmill.domain.frozen import dataclass
-from gridmill.testing.cloud.ec2.catalogue import Image
+from gridmill.testing.cloud.ec2.catalogue import ACCOUNT, Image
 
 Tags = tuple[tuple[str, str], ...]
 
@@ -156,13 +156,15 @@ class Rule:
     protocol: str
     first_port: int | None
     last_port: int | None
-    network: str
+    network: str = ""
+    source_group: str = ""
+    """The id of the group whose members may send. A rule has a network or a source group."""
     description: str = ""
 
     @property
     def place(self) -> tuple[object, ...]:
         """Returns what makes two rules the same rule."""
-        return (self.protocol, self.first_port, self.last_port, self.network)
+        return (self.protocol, self.first_port, self.last_port, self.network, self.source_group)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,3 +213,36 @@ class Principal:
     user: str
     denied: tuple[str, ...] = ()
     is_revoked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """A role. `trust` is the JSON document that says who may use it, `attached` the ARNs of its managed
+    policies, and `inline` the names and the JSON documents of its other policies."""
+
+    name: str
+    id: str
+    trust: str
+    created_at: float
+    attached: tuple[str, ...] = ()
+    inline: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def arn(self) -> str:
+        """Returns the name of the role in policies."""
+        return f"arn:aws:iam::{ACCOUNT}:role/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceProfile:
+    """A container of at most one role, which a launch names. `role` is the name of the role, or empty."""
+
+    name: str
+    id: str
+    created_at: float
+    role: str = ""
+
+    @property
+    def arn(self) -> str:
+        """Returns the name of the instance profile in policies and launches."""
+        return f"arn:aws:iam::{ACCOUNT}:instance-profile/{self.name}"

@@ -1,7 +1,6 @@
-"""The services beside EC2: STS, IAM, Service Quotas and the Price List.
+"""The services beside EC2: STS, Service Quotas and the Price List.
 
 Sources: https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html,
-https://docs.aws.amazon.com/IAM/latest/APIReference/API_SimulatePrincipalPolicy.html,
 https://docs.aws.amazon.com/servicequotas/2019-06-24/apireference/API_ListServiceQuotas.html and
 https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_GetProducts.html
 """
@@ -15,7 +14,7 @@ from gridmill.testing.cloud.ec2.call import Call
 from gridmill.testing.cloud.ec2.catalogue import InstanceType, Quota
 from gridmill.testing.cloud.ec2.filters import page
 from gridmill.testing.cloud.ec2.refusal import RefusalError, not_simulated
-from gridmill.testing.cloud.ec2.users import arn_of, is_denied
+from gridmill.testing.cloud.ec2.users import arn_of
 
 
 def get_caller_identity(call: Call) -> dict[str, Any]:
@@ -24,28 +23,6 @@ def get_caller_identity(call: Call) -> dict[str, Any]:
         "UserId": f"AIDA{call.principal.access_key[-16:]}",
         "Account": catalogue.ACCOUNT,
         "Arn": arn_of(call.principal),
-    }
-
-
-def simulate_principal_policy(call: Call) -> dict[str, Any]:
-    """Returns for each action whether the policies of a user allow it."""
-    call.allow_only("PolicySourceArn", "ActionNames", "ResourceArns", "MaxItems", "Marker", "ContextEntries")
-    users = {arn_of(one): one for one in call.world.users.by_key.values()}
-    wanted = call.get("PolicySourceArn")
-    if wanted not in users:
-        raise RefusalError("NoSuchEntity", f"The user {wanted[:200]} cannot be found.", 404)
-    return {
-        "EvaluationResults": [
-            {
-                "EvalActionName": action,
-                "EvalResourceName": "*",
-                "EvalDecision": "implicitDeny" if is_denied(users[wanted], action) else "allowed",
-                "MatchedStatements": [],
-                "MissingContextValues": [],
-            }
-            for action in call.get("ActionNames", ())
-        ],
-        "IsTruncated": False,
     }
 
 

@@ -17,8 +17,11 @@ from gridmill.testing.cloud.ec2 import catalogue
 from gridmill.testing.cloud.ec2.records import (
     Address,
     Instance,
+    InstanceProfile,
     KeyPair,
     OwnImage,
+    Role,
+    Rule,
     SecurityGroup,
     Snapshot,
     State,
@@ -61,6 +64,8 @@ class World(CloudWorld):
     def __init__(self, clock: Clock, faults: CloudFaults, host: MachineHost, seed: int) -> None:
         super().__init__(clock, faults, host, seed)
         self.users = Users(self.random)
+        self.roles: dict[str, Role] = {}
+        self.profiles: dict[str, InstanceProfile] = {}
         self.released_addresses: list[tuple[Address, float]] = []
         self.deleted_volumes: dict[str, float] = {}
         self.deleted_snapshots: dict[str, float] = {}
@@ -126,6 +131,7 @@ class World(CloudWorld):
             return
         self.update(replace(instance, state=State.RUNNING, runs=(*instance.runs, (at, None))), at)
         self.host.start(self._spec(instance), self._shut_down_by_guest)
+        self._open_to(instance)
 
     def _spec(self, instance: Instance) -> MachineSpec:
         key = self.regions[instance.region].keys.get(instance.key_name)
@@ -156,8 +162,22 @@ class World(CloudWorld):
                 ports = (rule.first_port, rule.last_port) if rule.protocol in ("tcp", "6") else (0, 65_535)
                 if rule.protocol in ("tcp", "6", "-1") and ":" not in rule.network:
                     first, last = ports[0] or 0, ports[1] or 0
-                    found.append(Ingress(first_port=first, last_port=last, network=rule.network))
+                    for network in self._networks(rule):
+                        found.append(Ingress(first_port=first, last_port=last, network=network))
         return tuple(found)
+
+    def _networks(self, rule: Rule) -> list[str]:
+        """Returns the networks from which a rule allows traffic: one for each member of a source group."""
+        if not rule.source_group:
+            return [rule.network]
+        members = [one for one in self.instances() if rule.source_group in one.groups]
+        return [f"{one.address}/32" for one in members if one.state == State.RUNNING]
+
+    def _open_to(self, instance: Instance) -> None:
+        """Opens the machines whose groups allow traffic from the groups of a new instance."""
+        for group in self.regions[instance.region].groups.all():
+            if any(rule.source_group in instance.groups for rule in group.rules):
+                self.apply_group(group.id)
 
     def apply_group(self, group_id: str) -> None:
         """Applies the changed rules of a security group to the running machines that have it."""
