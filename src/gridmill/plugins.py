@@ -89,7 +89,7 @@ CLOUDS: Mapping[str, str] = {
 """The functions that open an account at a provider of machines, by the kind of the provider. Each of these
 functions takes the settings (such as `region`) and a function that returns the value of a secret by its name,
 and returns a CloudPort."""
-IMAGE_CLOUDS = ("aws",)
+IMAGE_CLOUDS = ("aws", "gcp")
 """The built-in kinds of providers that make images of machines (ports.cloud.ImageProvider)."""
 CLOUD_SETTINGS: Mapping[str, str] = {
     "aws": "gridmill.clouds.aws.settings:known_settings",

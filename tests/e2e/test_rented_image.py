@@ -1,6 +1,6 @@
 """An image of machines is built on a machine of EC2, against the simulated EC2 with real machines.
 
-The images of the simulation have no data. What an image would contain is tested on the machine of the build.
+What an image contains is tested on the machine of the build.
 """
 
 import os

@@ -127,7 +127,7 @@ def test_a_provider_without_images_is_refused() -> None:
     cases = service(grid)
     with pytest.raises(InputError, match="makes no images") as caught:
         cases.build_image(ORDER)
-    assert caught.value.hint == "Providers that make images: aws."
+    assert caught.value.hint == "Providers that make images: aws, gcp."
     assert cases.images() == ()
     with pytest.raises(InputError, match="is not a name of an image"):
         cases.build_image(replace(ORDER, name="a b"))

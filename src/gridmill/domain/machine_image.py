@@ -13,6 +13,8 @@ BUILD_CPUS, BUILD_MEMORY_BYTES = 2.0, 3 << 30
 packages needs the memory."""
 BUILD_HOURS = "2"
 """The longest time, in hours, for which the machine of a build is rented by default."""
+EVERYWHERE = "global"
+"""The region of an image from which machines of all regions boot."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
@@ -34,7 +36,8 @@ class MachineImage:
     made it, and the version of Gridmill in it. `build` is the lease of the machine from which the image was
     made. `lease` is the same as long as the build has not finished, and empty for an image that is kept.
     `snapshots` are the ids of the copies of its disks, which cost money, and `disk_bytes` is their size.
-    `created` is a Unix time, or None if the provider does not report it.
+    `region` is `EVERYWHERE` if the image is not limited to a region. `created` is a Unix time, or None if the
+    provider does not report it.
     """
 
     id: str
@@ -50,6 +53,10 @@ class MachineImage:
     snapshots: tuple[str, ...] = ()
     disk_bytes: int = 0
     created: float | None = None
+
+    def is_in(self, region: str) -> bool:
+        """Return whether machines of a region whose name begins with `region` can boot from the image."""
+        return self.region == EVERYWHERE or self.region.startswith(region)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,11 +29,13 @@ from gridmill.clouds.gcp.launch import (
     time_of,
 )
 from gridmill.clouds.gcp.offers import Offers
+from gridmill.clouds.gcp.own_images import OwnImages
 from gridmill.clouds.gcp.requests import GcpRequests, last_part
 from gridmill.clouds.gcp.self_end import end_command
 from gridmill.clouds.gcp.settings import GcpSettings, read_settings
 from gridmill.domain.frozen import replace
 from gridmill.domain.machine import Leftover, Machine, Offer, ProviderTraits, SelfEnd
+from gridmill.domain.machine_image import MachineImage
 from gridmill.domain.rental_estimate import Charges
 from gridmill.errors import (
     ConflictError,
@@ -44,7 +46,7 @@ from gridmill.errors import (
     RefusedError,
     UnavailableError,
 )
-from gridmill.ports.cloud import AccountCheck, LaunchRequest
+from gridmill.ports.cloud import AccountCheck, ImageRequest, LaunchRequest
 
 TRAITS = ProviderTraits(
     # maxRunDuration; with a service account, the machine also calls the API itself
@@ -77,7 +79,8 @@ def make(settings: Mapping[str, str], resolve: Callable[[str], str]) -> "GcpClou
 
 
 class GcpCloud:
-    """The machines of a project at Google Cloud. Implements `CloudPort` and `EndCommands`."""
+    """The machines of a project at Google Cloud. Implements `CloudPort`, `EndCommands` and
+    `ImageProvider`."""
 
     def __init__(
         self,
@@ -93,6 +96,7 @@ class GcpCloud:
         self._settings, self._launch_seconds = settings, launch_seconds
         self._requests = GcpRequests(settings, read_again, transport)
         self._offers = Offers(self._requests, settings.cache_folder)
+        self._own_images = OwnImages(self._requests, launch_seconds)
         self._firewalls = Firewalls(self._requests, settings, launch_seconds)
         self._images: dict[tuple[str, str], tuple[float, Image]] = {}
         self._zones: tuple[float, Mapping[str, tuple[str, ...]]] = (0.0, {})
@@ -167,7 +171,7 @@ class GcpCloud:
         found = [_leftover("disk", item) for item in self._labelled("disks", owner)]
         found += [_leftover("address", item) for item in self._labelled("addresses", owner)]
         own = tuple(one for one in found if owner in ("", one.owner))
-        return own + tuple(self._firewalls.leftovers(owner))
+        return (*own, *self._firewalls.leftovers(owner), *self._own_images.leftovers(owner))
 
     def delete(self, leftover: Leftover) -> None:
         """See `CloudPort`."""
@@ -179,6 +183,8 @@ class GcpCloud:
                 self._ignoring_missing("globalAddresses.delete", f"/global/addresses/{name}")
             case "address":
                 self._ignoring_missing("addresses.delete", f"/regions/{leftover.region}/addresses/{name}")
+            case "image":
+                self._own_images.delete(leftover.id)
             case "firewall-rule":
                 self._check_unused(leftover)
                 self._ignoring_missing("firewalls.delete", f"/global/firewalls/{name}")
@@ -186,6 +192,23 @@ class GcpCloud:
                 raise NotFoundError(
                     f"Compute Engine has no {leftover.kind!r}", place=f"leftover {leftover.id}"
                 )
+
+    def images(self, owner: str = "") -> tuple[MachineImage, ...]:
+        """See `ImageProvider`. Images belong to the whole project, so that the setting `regions` does not
+        limit them."""
+        return tuple(self._own_images.images(owner))
+
+    def create_image(self, machine: Machine, request: ImageRequest) -> MachineImage:
+        """See `ImageProvider`."""
+        return self._own_images.create(machine, request)
+
+    def keep_image(self, image: MachineImage) -> None:
+        """See `ImageProvider`."""
+        self._own_images.keep(image)
+
+    def delete_image(self, image: MachineImage) -> None:
+        """See `ImageProvider`."""
+        self._own_images.delete(image.id)
 
     def close(self) -> None:
         """See `CloudPort`."""

@@ -26,6 +26,7 @@ _METHODS = {
     "insert": "POST",
     "create": "POST",
     "cancel": "POST",
+    "setLabels": "POST",
     "wait": "POST",
     "testIamPermissions": "POST",
     "delete": "DELETE",

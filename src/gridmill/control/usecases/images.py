@@ -47,7 +47,7 @@ class ImageUseCases(LeaseUseCases, CloudAccountUseCases):
         [site] = self._cloud_sites(order.site)
         terms = _terms(order, site)
         for image in self._images_at(site, is_needed=True):
-            if image.name == order.name and image.region.startswith(terms.region):
+            if image.name == order.name and image.is_in(terms.region):
                 raise ConflictError(
                     f"the image {order.name!r} exists in {image.region}: {image.id}",
                     hint=f"Choose another name, or delete it: gridmill remove image {image.id}",

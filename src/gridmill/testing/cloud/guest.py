@@ -13,12 +13,16 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/managing-users.html
 """
 HOME = f"/home/{USER}"
 
+DISK_DESCRIPTOR = 9
+"""The file descriptor of the first process of a machine that is open on the folder with its disk."""
 BOOT = r"""
 set -e
 R=$1; NAME=$2
 mount --make-rprivate /
 mkdir -p "$R"
 mount -t tmpfs -o size=8g,mode=755 "disk" "$R"
+exec 9< "$R"  # the disk can be read from outside of the machine: see NamespaceMachines.save
+[ -z "$IMAGE" ] || tar -x -C "$R" --xattrs --xattrs-include='*' -p -f "$IMAGE"
 mkdir -p "$R/upper" "$R/work" "$R/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$R/upper,workdir=$R/work" "$R/root"
 cd "$R/root"

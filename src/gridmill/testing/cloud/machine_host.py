@@ -31,7 +31,8 @@ class MachineSpec:
     has none). `user_data` are the bytes that cloud-init gets. `public_keys` are OpenSSH public keys by name.
     `metadata` are the contents of the instance metadata by path, such as `placement/region`. `logins` are
     pairs of a user, who is created with the right to use sudo, and an OpenSSH public key. `startup_script` is
-    run as root after cloud-init."""
+    run as root after cloud-init. `image_id` is an id of `MachineHost.save`, whose content the disk of the
+    machine has; empty: the disk is new."""
 
     id: str
     host_name: str
@@ -47,6 +48,7 @@ class MachineSpec:
     startup_script: bytes = b""
     boot_seconds: float = 0.0
     boots: bool = True
+    image_id: str = ""
 
 
 class MachineHost(Protocol):
@@ -77,6 +79,10 @@ class MachineHost(Protocol):
     def egress_bytes(self, machine_id: str) -> int:
         """Returns the bytes that a machine has sent to other networks since it was started."""
 
+    def save(self, machine_id: str, image_id: str) -> None:
+        """Stores the present content of a machine's disk as an image. If the machine does not run, the image
+        has no content, and machines that boot from it have a new disk."""
+
     def close(self) -> None:
         """Ends all machines. The call can be repeated."""
 
@@ -93,6 +99,8 @@ class NoMachines:
         self.ingress: dict[str, tuple[Ingress, ...]] = {}
         self._ended: dict[str, Callable[[str], None]] = {}
         self._egress: dict[str, int] = {}
+        self.saved: dict[str, str] = {}
+        """For each image, the machine whose disk it contains."""
 
     def start(self, spec: MachineSpec, ended: Callable[[str], None]) -> None:
         """See MachineHost."""
@@ -129,6 +137,11 @@ class NoMachines:
     def egress_bytes(self, machine_id: str) -> int:
         """See MachineHost."""
         return self._egress.get(machine_id, 0)
+
+    def save(self, machine_id: str, image_id: str) -> None:
+        """See MachineHost."""
+        if machine_id in self._ended:
+            self.saved[image_id] = machine_id
 
     def close(self) -> None:
         """See MachineHost."""

@@ -31,6 +31,7 @@ from gridmill.testing.cloud import fabric
 from gridmill.testing.cloud.cloud_init import BootFile
 from gridmill.testing.cloud.guest import (
     BOOT,
+    DISK_DESCRIPTOR,
     FILES,
     LOGIN,
     NAME_OF_METADATA_SERVER,
@@ -103,6 +104,8 @@ class NamespaceMachines:
         self._needed = existing_folders(*needed, *python_folders())
         self._lifeline = os.pipe()
         self._machines: dict[str, _Machine] = {}
+        self._saved: dict[str, str] = {}
+        """For each image, the archive with its content."""
         self._commands = threading.Lock()
         self._closed = False
         network = _free_network()
@@ -200,6 +203,25 @@ class NamespaceMachines:
         machine = self._machines.get(machine_id)
         return max(machine.sent_bytes, _sent(machine)) if machine is not None else 0
 
+    def save(self, machine_id: str, image_id: str) -> None:
+        """See MachineHost. Only the files that differ from this computer are stored, with the attributes by
+        which overlayfs marks deleted files."""
+        machine = self._machines.get(machine_id)
+        if machine is None or machine.init == 0:
+            return
+        file = self.folder / f"{image_id}.tar"
+        words = ("tar", "-c", "--xattrs", "--xattrs-include=*", "--exclude=./over/*/work", "-f", str(file))
+        disk = f"/proc/{machine.init}/fd/{DISK_DESCRIPTOR}"
+        done = subprocess.run(
+            [*words, "-C", disk, "./upper", "./own", *(["./over"] if os.path.exists(f"{disk}/over") else [])],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode > 1:  # 1: a file has changed, as on the disk of each running machine
+            raise UnavailableError(f"the disk of {machine_id} was not stored: {done.stderr.strip()}")
+        self._saved[image_id] = str(file)
+
     def close(self) -> None:
         """See MachineHost."""
         if self._closed:
@@ -267,6 +289,7 @@ class NamespaceMachines:
                 env={
                     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
                     "NEEDED": "\n".join(self._needed),
+                    "IMAGE": self._saved.get(machine.spec.image_id, ""),
                     "LIFELINE": str(self._lifeline[0]),
                 },
                 pass_fds=(self._lifeline[0],),

@@ -9,6 +9,7 @@ from gridmill.clouds.gcp.cloud import GcpCloud, make
 from gridmill.clouds.gcp.firewalls import rule_name
 from gridmill.clouds.gcp.images import WITH_DRIVER, image_for, newest_of, path_of
 from gridmill.clouds.gcp.launch import description_of, instance_name, labels_of
+from gridmill.clouds.gcp.own_images import image_name, insert_body
 from gridmill.clouds.gcp.requests import GcpRequests
 from gridmill.domain.machine import Leftover, MachineState, SelfEnd
 from gridmill.errors import (
@@ -20,7 +21,7 @@ from gridmill.errors import (
     RefusedError,
     UnavailableError,
 )
-from gridmill.ports.cloud import EndCommands
+from gridmill.ports.cloud import EndCommands, ImageRequest
 
 BASE = f"/compute/v1/projects/{PROJECT}"
 ZONE = f"{BASE}/zones/us-central1-a"
@@ -248,6 +249,8 @@ def _leftovers_api():
     fixed = {"name": "fixed", "region": "r/us-central1", "labels": labels}
     everywhere = {"name": "everywhere", "labels": labels}
     rule = {"name": rule_name("grid-a", "lease-1"), "description": description_of(REQUEST, is_shared=True)}
+    build = ImageRequest(name="base", lease="lease-1", owner="grid-a", version="1")
+    image = insert_body(build, "zones/us-central1-a/disks/d")
     foreign = {"name": "default-allow-ssh", "description": "Allow SSH from anywhere"}
     return _api(
         **{
@@ -259,6 +262,7 @@ def _leftovers_api():
                 }
             },
             f"GET {BASE}/global/firewalls": {"items": [rule, foreign]},
+            f"GET {BASE}/global/images": {"items": [image]},
             MACHINES: {},
         }
     )
@@ -273,6 +277,7 @@ def test_everything_with_labels_and_the_firewall_rules_are_left_over():
         ("address", "us-central1"),
         ("address", "global"),
         ("firewall-rule", "global"),
+        ("image", "global"),
     ]
     assert {(one.lease, one.owner) for one in found} == {("lease-1", "grid-a")}
     for one in found:
@@ -282,6 +287,7 @@ def test_everything_with_labels_and_the_firewall_rules_are_left_over():
         f"DELETE {BASE}/regions/us-central1/addresses/fixed",
         f"DELETE {BASE}/global/addresses/everywhere",
         f"DELETE {BASE}/global/firewalls/{found[3].id}",
+        f"DELETE {BASE}/global/images/{image_name('grid-a', 'base')}",
     ]
     assert cloud.leftovers("grid-b") == ()
     cloud.close()

@@ -63,6 +63,7 @@ def create_image(call: Call) -> dict[str, Any]:
             )
     image = _made(call, instance, name)
     call.region.images.put(image.id, image, call.now)
+    call.world.host.save(instance.id, image.id)
     return {"ImageId": image.id}
 
 

@@ -138,6 +138,7 @@ class World(CloudWorld):
         keys = ((key.name, key.public_key),) if key is not None else ()
         return MachineSpec(
             id=instance.id,
+            image_id=instance.image_id,
             host_name=f"ip-{instance.address.replace('.', '-')}",
             address=instance.address,
             public_address=instance.public_address,

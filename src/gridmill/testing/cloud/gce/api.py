@@ -12,7 +12,15 @@ from urllib.parse import parse_qs, urlsplit
 
 from gridmill.domain.frozen import dataclass
 from gridmill.testing.cloud.cloud_faults import PlannedFault
-from gridmill.testing.cloud.gce import firewalls, instances, offers, operations, prices, storage
+from gridmill.testing.cloud.gce import (
+    firewalls,
+    instances,
+    offers,
+    operations,
+    own_images,
+    prices,
+    storage,
+)
 from gridmill.testing.cloud.gce.auth import TOKEN_PATH, GrantError, is_permitted
 from gridmill.testing.cloud.gce.call import Action, Call, moment, operation_shape
 from gridmill.testing.cloud.gce.catalogue import region_of
@@ -61,6 +69,9 @@ _METHODS: tuple[tuple[str, str, str, Action], ...] = (
     ("GET", f"{_ZONE}/acceleratorTypes", "acceleratorTypes.list", offers.list_accelerators),
     ("GET", f"{_GLOBAL}/images", "images.list", offers.list_images),
     ("GET", f"{_GLOBAL}/images/{{name}}", "images.get", offers.get_image),
+    ("POST", f"{_GLOBAL}/images", "images.insert", own_images.insert_image),
+    ("DELETE", f"{_GLOBAL}/images/{{name}}", "images.delete", own_images.delete_image),
+    ("POST", f"{_GLOBAL}/images/{{name}}/setLabels", "images.setLabels", own_images.set_labels),
     ("GET", f"{_GLOBAL}/images/family/{{name}}", "images.getFromFamily", offers.get_family),
     ("POST", f"{_ZONE}/instances", "instances.insert", insert_instance),
     ("GET", f"{_ZONE}/instances", "instances.list", instances.list_instances),
@@ -114,6 +125,7 @@ _QUERY = {
     "pageToken",
     "returnPartialSuccess",
     "requestId",
+    "forceCreate",
     "fields",
     "prettyPrint",
     "alt",
@@ -209,7 +221,8 @@ class GoogleApi:
 
     def _check_project(self, route: _Route) -> None:
         project = route.place.get("project", self.world.project)
-        if project != self.world.project and not route.action.startswith("images."):
+        is_public = route.action in ("images.get", "images.list", "images.getFromFamily")
+        if project != self.world.project and not is_public:
             raise forbidden("compute.projects.get", f"projects/{project}")
         gone = self.world.faults.regions_gone
         if route.where in gone or region_of(route.where) in gone:

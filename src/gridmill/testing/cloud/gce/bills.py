@@ -13,7 +13,7 @@ from gridmill.testing.cloud import bill
 from gridmill.testing.cloud.bill import Bill, Charge, Item
 from gridmill.testing.cloud.gce import prices
 from gridmill.testing.cloud.gce.catalogue import region_of
-from gridmill.testing.cloud.gce.records import Address, Disk, Instance
+from gridmill.testing.cloud.gce.records import Address, Disk, Instance, OwnImage
 from gridmill.testing.cloud.gce.world import GceWorld
 
 _FREE_IF_PREEMPTED_SECONDS = 60.0
@@ -25,6 +25,7 @@ def bill_of(world: GceWorld, now: float) -> Bill:
     for instance in world.instances.last_versions():
         items.extend(_of_instance(world, instance, now))
     items += [_of_disk(one, now) for one in world.disks.last_versions()]
+    items += [_of_image(one, now) for one in world.images.last_versions()]
     items += [_of_address(one, now) for one in world.addresses.last_versions()]
     return Bill(items=tuple(items))
 
@@ -58,6 +59,15 @@ def _of_disk(disk: Disk, now: float) -> Item:
     return _item(Charge.DISK, disk.name, detail, seconds, amount, disk.deleted_at is None)
 
 
+def _of_image(image: OwnImage, now: float) -> Item:
+    until = now if image.deleted_at is None else image.deleted_at
+    seconds = bill.charged_seconds([(image.ready_at, max(image.ready_at, until))])
+    size_gb = -(-image.archive_bytes // 2**30)
+    amount = bill.by_the_month(seconds, size_gb, prices.IMAGE_MICROS_PER_GB_MONTH)
+    detail = f"image of {size_gb} GB"
+    return _item(Charge.SNAPSHOT, image.name, detail, seconds, amount, image.deleted_at is None)
+
+
 def _of_address(address: Address, now: float) -> Item:
     until = now if address.deleted_at is None else address.deleted_at
     seconds = bill.charged_seconds([(address.created_at, until)])
@@ -82,6 +92,7 @@ def leftovers(world: GceWorld) -> list[str]:
     `instances/worker-1`."""
     found = [f"instances/{one.name}" for one in world.instances.all()]
     found += [f"disks/{one.name}" for one in world.disks.all()]
+    found += [f"images/{one.name}" for one in world.images.all()]
     found += [f"addresses/{one.name}" for one in world.addresses.all()]
     found += [f"firewalls/{one.name}" for one in world.firewalls.all() if not one.name.startswith("default-")]
     return found

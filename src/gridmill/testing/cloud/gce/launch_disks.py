@@ -10,6 +10,7 @@ from gridmill.domain.frozen import dataclass, replace
 from gridmill.testing.cloud.gce import catalogue
 from gridmill.testing.cloud.gce.call import Call, check_fields, checked_name, last_part
 from gridmill.testing.cloud.gce.catalogue import Image, MachineType
+from gridmill.testing.cloud.gce.own_images import launchable
 from gridmill.testing.cloud.gce.records import AttachedDisk, Disk, Instance, Labels
 from gridmill.testing.cloud.gce.refusal import bad_request, exists, in_use, invalid, not_found
 
@@ -84,7 +85,7 @@ def _new(call: Call, kind: MachineType, given: dict[str, Any], field: str, defau
     disk_kind = last_part(given.get("diskType", "pd-standard"), f"{field}.initializeParams.diskType")
     if disk_kind not in catalogue.DISK_KINDS:
         raise not_found(f"projects/{call.world.project}/zones/{call.zone}/diskTypes/{disk_kind}")
-    image = image_at(given["sourceImage"]) if given.get("sourceImage") else None
+    image = _image(call, given["sourceImage"]) if given.get("sourceImage") else None
     if image is not None and image.architecture != kind.family.architecture:
         found, needed = image.architecture, kind.family.architecture
         raise bad_request(f"The image has the architecture {found}, the machine type {needed}.")
@@ -111,6 +112,21 @@ def _size(given: object, image: Image | None, field: str) -> int:
         text = f"Requested disk size cannot be smaller than the image size ({smallest} GB)"
         raise invalid(f"{field}.initializeParams.diskSizeGb", given, text)
     return int(str(given))
+
+
+def _image(call: Call, url: str) -> Image:
+    """Returns the image for a new disk: a public one, or one of the project that is READY."""
+    match = _IMAGE.fullmatch(url)
+    if match is None or match["project"] != call.world.project or match["family"]:
+        return image_at(url)
+    own = launchable(call, match["name"])
+    return Image(
+        project=call.world.project,
+        name=own.name,
+        family=own.family,
+        size_gb=own.size_gb,
+        architecture=own.architecture,
+    )
 
 
 def image_at(url: str) -> Image:

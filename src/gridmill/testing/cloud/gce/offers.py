@@ -6,7 +6,7 @@ Sources: https://cloud.google.com/compute/docs/reference/rest/v1/projects/get, .
 
 from typing import Any
 
-from gridmill.testing.cloud.gce import catalogue
+from gridmill.testing.cloud.gce import catalogue, own_images
 from gridmill.testing.cloud.gce.call import Call, moment
 from gridmill.testing.cloud.gce.catalogue import AcceleratorType, Image, MachineType
 from gridmill.testing.cloud.gce.launch_disks import image_at
@@ -178,7 +178,9 @@ def _accelerator_shape(kind: AcceleratorType, zone: str, call: Call) -> dict[str
 
 
 def get_image(call: Call) -> dict[str, Any]:
-    """Returns a public image. Everybody may read the public images."""
+    """Returns a public image, which everybody may read, or an image of the project."""
+    if call.place["project"] == call.world.project:
+        return own_images.shape_of(own_images.named(call, "compute.images.get"), call)
     return _image_shape(image_at(f"projects/{call.place['project']}/global/images/{call.place['name']}"))
 
 
@@ -189,7 +191,11 @@ def get_family(call: Call) -> dict[str, Any]:
 
 
 def list_images(call: Call) -> dict[str, Any]:
-    """Lists the public images of a project."""
+    """Lists the public images of a project, or the images that this project has made."""
+    if call.place["project"] == call.world.project:
+        call.require("compute.images.list", "")
+        own = [one for one in call.world.images.all(call.as_of) if one.visible_from <= call.now]
+        return listing("image", [own_images.shape_of(one, call) for one in own], call.query)
     images = [one for one in catalogue.IMAGES if one.project == call.place["project"]]
     return listing("image", [_image_shape(one) for one in images], call.query)
 

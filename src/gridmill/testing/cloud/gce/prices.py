@@ -55,6 +55,8 @@ Source: https://cloud.google.com/vpc/network-pricing#ipaddress
 """
 SPOT_ADDRESS_MICROS_PER_HOUR = 2_500
 """The price of an external address of a Spot instance."""
+IMAGE_MICROS_PER_GB_MONTH = 50_000
+"""The price of the storage of an image. Source: https://cloud.google.com/compute/disks-image-pricing"""
 EGRESS_MICROS_PER_GB = 120_000
 """The price of traffic to the internet. Source: https://cloud.google.com/vpc/network-pricing"""
 _LARGEST_PAGE = 5000

@@ -132,6 +132,37 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnImage:
+    """An image that the project has made of a disk. It is PENDING until `ready_at`."""
+
+    id: str
+    name: str
+    size_gb: int
+    architecture: str
+    created_at: float
+    ready_at: float
+    visible_from: float
+    source_disk: str
+    source_disk_id: str
+    family: str = ""
+    description: str = ""
+    labels: Labels = ()
+    is_failing: bool = False
+    deleted_at: float | None = None
+
+    @property
+    def archive_bytes(self) -> int:
+        """Returns the size for which the image is charged. Here, it is a tenth of the size of the disk."""
+        return self.size_gb * 2**30 // 10
+
+    def status(self, at: float) -> str:
+        """Returns the status of the image at a time."""
+        if at < self.ready_at:
+            return "PENDING"
+        return "FAILED" if self.is_failing else "READY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """A static external address, which is charged until it is released."""
 

@@ -136,14 +136,14 @@ class GceSimulation(WireSimulation):
 
     def leftovers(self) -> list[str]:
         """Returns everything that still exists in the project, such as `disks/worker-1`: instances, disks,
-        static addresses and firewall rules."""
+        images, static addresses and firewall rules."""
         with self.world.lock:
             self.world.settle()
             return leftovers(self.world)
 
     def bill(self) -> Bill:
-        """Returns the bill of the project until now. The subjects are names of instances, disks and
-        addresses."""
+        """Returns the bill of the project until now. The subjects are names of instances, disks,
+        images and addresses."""
         with self.world.lock:
             return bill_of(self.world, self.world.settle())
 

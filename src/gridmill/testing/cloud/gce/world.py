@@ -23,6 +23,7 @@ from gridmill.testing.cloud.gce.records import (
     Firewall,
     Instance,
     Operation,
+    OwnImage,
     Status,
 )
 from gridmill.testing.cloud.history import History
@@ -55,6 +56,7 @@ class GceWorld(CloudWorld):
         self.accounts = Accounts(project)
         self.instances: History[Instance] = History()
         self.disks: History[Disk] = History()
+        self.images: History[OwnImage] = History()
         self.addresses: History[Address] = History()
         self.firewalls: History[Firewall] = History()
         self.operations: dict[str, Operation] = {}
@@ -174,6 +176,7 @@ class GceWorld(CloudWorld):
         given = dict(instance.metadata)
         return MachineSpec(
             id=instance.id,
+            image_id=self._image_of(instance),
             host_name=instance.name,
             address=instance.address,
             public_address=instance.public_address,
@@ -187,6 +190,14 @@ class GceWorld(CloudWorld):
             boot_seconds=self.faults.boot_seconds,
             boots=self.faults.boots(),
         )
+
+    def _image_of(self, instance: Instance) -> str:
+        """Returns the id of the image of the project from which an instance was launched, or nothing."""
+        disks = [self.disks.get(one.disk_id) for one in instance.disks if one.is_boot]
+        own = f"projects/{self.project}/global/images/"
+        names = [one.image.removeprefix(own) for one in disks if one and one.image.startswith(own)]
+        found = [self.images.get(name, instance.created_at) for name in names]
+        return found[0].id if found and found[0] else ""
 
     def _ingress(self, instance: Instance) -> tuple[Ingress, ...]:
         """Returns the TCP ports that the firewall rules open for an instance.
