@@ -23,6 +23,7 @@ from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.dataset_reader import Partitions, open_partitions
 from gridmill.jobs.features import Encoding, Integers
+from gridmill.jobs.golden_rows import save_golden
 from gridmill.jobs.metrics import NAMES, SEARCH_METRIC, check_metric
 from gridmill.jobs.model_files import (
     GraphPredictor,
@@ -105,6 +106,13 @@ def _used(frame: SortedFrame, spec: TrainingSpec) -> tuple[Integers, Integers]:
         return train, validation
     decides = spec.combine == Combine.WEIGHTED or spec.threshold_by is not None or spec.quantiles
     return train[:0], validation if decides else validation[:0]
+
+
+def _save_golden(predictor: Predictor, frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> None:
+    parts = open_partitions(context.below_root(context.input(spec.dataset).output.uri))
+    order = row_order(parts.read([*predictor.card.keys, "split"]), frame.subject)
+    split = "validation" if len(frame.rows["validation"]) else "train"
+    save_golden(context.output, predictor, parts, order, frame.starts, frame.rows[split])
 
 
 def _measured_on(hashes: Hashes, frame: SortedFrame, card: ModelCard, split: str) -> str:
@@ -202,6 +210,7 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "MlflowRun | None" 
     card = replace(card, metrics=metrics)
     card, measured_on = identify(card, frame, fit, spec, context)
     save_card(context.output, card)
+    _save_golden(predictor, frame, spec, context)
     if held_out:
         save_held_out(context.output, held_out)
     for name, value in metrics.items():

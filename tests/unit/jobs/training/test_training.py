@@ -60,7 +60,7 @@ def test_classes_are_learned(tmp_path, model, names):
 def test_what_is_saved_predicts_what_was_measured_and_holds_no_code(tmp_path, model):
     result = train(tmp_path, model)
     folder = tmp_path / "outputs/m"
-    assert {path.suffix for path in folder.iterdir()} <= {".json", ".onnx", ".safetensors"}
+    assert {path.suffix for path in folder.iterdir()} <= {".json", ".onnx", ".safetensors", ".arrow"}
     assert not any(path.read_bytes()[:2] in (b"\x80\x04", b"\x80\x05", b"PK") for path in folder.iterdir())
     predictor = load_model(folder)
     table = pq.read_table(tmp_path / "datasets/d").sort_by([("city", "ascending"), ("time", "ascending")])
