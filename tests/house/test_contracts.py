@@ -136,6 +136,10 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
     ),
     "pod": (("gridmill.sites.bad", "gridmill.pod.agent"), ("gridmill.control.bad", "gridmill.pod.journal")),
     "farm": (("gridmill.cli.bad", "gridmill.farm.app"), ("gridmill.sites.farm.bad", "gridmill.farm.app")),
+    "serving": (
+        ("gridmill.control.bad", "gridmill.serving.parent"),
+        ("gridmill.bootstrap.bad", "gridmill.serving.replica"),
+    ),
     "declarations": (
         ("gridmill.control.bad", "gridmill.declarations.read"),
         ("gridmill.jobs.bad", "gridmill.declarations.read"),

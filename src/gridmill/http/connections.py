@@ -34,8 +34,6 @@ _LARGE_REQUEST_SECONDS = 2.0
 requests are answered within this time."""
 _REPORT_SECONDS = 60.0
 """The shortest interval in seconds between two log lines about refused connections."""
-_AT_ONCE = 64
-"""The number of connections that are accepted in one step, before other tasks of the loop run."""
 _DESCRIPTORS = 16_384
 _RESERVED = 256
 """The number of file descriptors that are not used for connections, because the Unix socket, pods and files
@@ -49,7 +47,9 @@ class Limits:
     must arrive within `body_seconds` seconds. This limit applies to each step of a body and not to the whole
     body, so that transfers over slow connections can succeed. A client that stops reading must read the
     waiting 64 KiB within `answer_seconds`. Both times are measured only while the server waits for the
-    client."""
+    client. At most `accepted_at_once` connections are accepted in one step, before other tasks of the loop
+    run. If several processes accept connections of one listener, a small number divides the connections more
+    equally among them."""
 
     connections: int = 1_024
     of_one_address: int = 512
@@ -58,6 +58,7 @@ class Limits:
     body_seconds: float = 30.0
     answer_seconds: float = 120.0
     step_bytes: int = 8 * KIB
+    accepted_at_once: int = 64
 
 
 def raise_open_files() -> None:
@@ -219,7 +220,7 @@ class Acceptor:
         self._trim_at = min(self._trim_at, self._loop.time() + _LARGE_REQUEST_SECONDS)
 
     def _accept(self) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(self.limits.accepted_at_once):
             try:
                 client, peer = self._listener.accept()
             # no client waits, the client has left, or no descriptor is free, of which the sweep closes some

@@ -1,0 +1,1 @@
+"""The model server: a parent process, and the replicas that answer requests."""

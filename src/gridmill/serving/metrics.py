@@ -1,0 +1,120 @@
+"""Counts of a replica, and their text for Prometheus.
+
+All replicas accept connections on one address, so any replica may answer a request for the metrics. Each
+replica therefore writes its counts to a file, and the replica that answers adds the files of the others. A
+new replica with the same number continues the counts of its file, so counters never decrease.
+"""
+
+import json
+import os
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_LABELS = [*(f"{bound:g}" for bound in _BOUNDS), "+Inf"]
+_HELP = {
+    "gridmill_requests_total": ("counter", "Requests by version, kind of request and status."),
+    "gridmill_request_seconds": ("histogram", "Seconds from the end of a request to its answer."),
+    "gridmill_rows_total": ("counter", "Rows of requests by version."),
+    "gridmill_batches_total": ("counter", "Batches that the model computed."),
+    "gridmill_batch_rows_total": ("counter", "Rows of the batches that the model computed."),
+    "gridmill_batch_seconds_total": ("counter", "Seconds in which the model computed batches."),
+    "gridmill_log_lines_lost_total": ("counter", "Lines of the request log that could not be written."),
+    "gridmill_requests_waiting": ("gauge", "Requests that wait for the model or are computed."),
+    "gridmill_connections": ("gauge", "Open connections."),
+    "gridmill_memory_bytes": ("gauge", "Resident memory of a replica."),
+}
+_GAUGES = {name for name, (kind, _) in _HELP.items() if kind == "gauge"}
+
+
+class Metrics:
+    """The counts of one replica. A key is the name of a metric with its labels, as in the text for
+    Prometheus."""
+
+    def __init__(self, folder: Path, replica: int) -> None:
+        self._path = folder / f"metrics-{replica}.json"
+        self._replica = replica
+        self.counts: dict[str, float] = {}
+        self._requests: Counter[tuple[str, str, int]] = Counter()
+        self._durations: Counter[tuple[str, int]] = Counter()
+        self._seconds: dict[str, float] = {}
+        self._gauges: dict[str, float] = {}
+        self._base = {key: value for key, value in _read(self._path).items() if _name(key) not in _GAUGES}
+
+    def count(self, version: str, kind: str, status: int, seconds: float) -> None:
+        """Count an answered request."""
+        self._requests[version, kind, status] += 1
+        if kind == "infer" or kind == "predict":
+            self._durations[version, bisect_left(_BOUNDS, seconds)] += 1
+            self._seconds[version] = self._seconds.get(version, 0.0) + seconds
+
+    def set_gauge(self, name: str, value: float) -> None:
+        """Set the present value of a gauge."""
+        self._gauges[f'{name}{{replica="{self._replica}"}}'] = value
+
+    def values(self) -> dict[str, float]:
+        """Return all counts of this replica, by key."""
+        total = defaultdict(float, self._base)
+        for key, value in self.counts.items():
+            total[key] += value
+        for (version, kind, status), number in self._requests.items():
+            labels = f'version="{_escaped(version)}",kind="{kind}",status="{status}"'
+            total[f"gridmill_requests_total{{{labels}}}"] += number
+        for (version, place), number in self._durations.items():
+            for label in _LABELS[place:]:
+                labels = f'version="{_escaped(version)}",le="{label}"'
+                total[f"gridmill_request_seconds_bucket{{{labels}}}"] += number
+            total[f'gridmill_request_seconds_count{{version="{_escaped(version)}"}}'] += number
+        for version, seconds in self._seconds.items():
+            total[f'gridmill_request_seconds_sum{{version="{_escaped(version)}"}}'] += seconds
+        return {**total, **self._gauges}
+
+    def save(self) -> None:
+        """Write the counts for the other replicas. If the disk is full, the earlier file stays."""
+        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        with suppress(OSError):
+            draft.write_text(json.dumps(self.values()))
+            draft.replace(self._path)
+
+    def text(self) -> str:
+        """Return the counts of all replicas in the text format of Prometheus."""
+        total = defaultdict(float, self.values())
+        for path in sorted(self._path.parent.glob("metrics-*.json")):
+            if path != self._path:
+                for key, value in _read(path).items():
+                    total[key] += value
+        return "".join(f"{line}\n" for line in _lines(total))
+
+
+def _read(path: Path) -> dict[str, float]:
+    with suppress(OSError, ValueError):
+        content = json.loads(path.read_bytes())
+        if isinstance(content, dict):
+            return content
+    return {}
+
+
+def _lines(total: Mapping[str, float]) -> Iterator[str]:
+    for name, (kind, text) in _HELP.items():
+        keys = [key for key in total if _name(key) == name]
+        if keys:
+            yield f"# HELP {name} {text}"
+            yield f"# TYPE {name} {kind}"
+            yield from (f"{key} {total[key]:.17g}" for key in sorted(keys, key=_by_bound))
+
+
+def _name(key: str) -> str:
+    name = key.partition("{")[0]
+    return name if name in _HELP else name.rpartition("_")[0]
+
+
+def _by_bound(key: str) -> tuple[str, float]:
+    before, found, rest = key.partition('le="')
+    return (before, float(rest.partition('"')[0])) if found else (key, 0.0)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,99 @@
+"""`POST /predict`: rows with named fields, and predictions with the names that a prediction job gives."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gridmill.jobs.features import Floats
+from gridmill.serving.errors import FieldsError, MediaTypeError, Problem, RequestError
+from gridmill.serving.hosting import HostedModel
+from gridmill.serving.request import Answer, Request, json_answer
+from gridmill.serving.served_model import ServedModel
+
+LINES = (b"application/x-ndjson", b"application/jsonl", b"application/jsonlines", b"application/json-lines")
+_ENCODE = msgspec.json.Encoder().encode
+
+
+async def predict(host: HostedModel, request: Request) -> Answer:
+    """Answer rows in JSON or JSON lines. Raises RequestError."""
+    kind = request.content_type()
+    if kind in LINES:
+        return await _predict_lines(host, request)
+    if kind not in (b"", b"application/json", b"application/x-www-form-urlencoded"):
+        raise MediaTypeError(
+            f"the content type {kind.decode('latin-1')!r} is not supported",
+            hint="Use application/json, or application/x-ndjson for one row per line.",
+        )
+    inputs = host.model.reader.read(request.body)
+    request.rows = len(inputs)
+    predicted = await host.predict(inputs)
+    rows, not_finite = rows_of(host.model, predicted)
+    body: dict[str, Any] = {"model": host.service, "version": host.model.label, "predictions": rows}
+    if not_finite:
+        body["not_finite"] = not_finite
+    return json_answer(body)
+
+
+def rows_of(model: ServedModel, predicted: Floats) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return each row of a prediction as an object, and the numbers of the rows with a value that is NaN or
+    infinite. JSON has no such numbers, so they are null in the objects."""
+    columns = {
+        name: values if isinstance(values, tuple) else values.tolist()
+        for name, values in model.columns(predicted).items()
+    }
+    if len(columns) == 1:
+        ((name, only),) = columns.items()
+        rows = [{name: value} for value in only]
+    else:
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return rows, rows_not_finite(predicted)
+
+
+def rows_not_finite(predicted: Floats) -> list[int]:
+    """Return the numbers of the rows that have a value that is NaN or infinite."""
+    if math.isfinite(predicted.sum()):
+        return []
+    wrong = ~np.isfinite(predicted.reshape(len(predicted), -1)).all(axis=1)
+    return [int(number) for number in np.flatnonzero(wrong)]
+
+
+async def _predict_lines(host: HostedModel, request: Request) -> Answer:
+    """Answer each line of the request by one line, in the same order. A line that is not a valid row is
+    answered by its error, and the other rows get predictions."""
+    lines = [line for line in request.body.splitlines() if line.strip()]
+    if not lines:
+        raise FieldsError((Problem(problem="the body has no lines"),))
+    parts: list[Floats] = []
+    answers: list[dict[str, Any]] = []
+    for number, line in enumerate(lines):
+        try:
+            parts.append(host.model.reader.read_line(line))
+            answers.append({})
+        except RequestError as error:
+            answers.append(_line_error(number, error, request.request_id))
+    request.rows = len(lines)
+    await _fill(host, answers, parts)
+    wrong = len(lines) - len(parts)
+    body = b"\n".join(map(_ENCODE, answers)) + b"\n"
+    headers = ((b"x-failed-rows", b"%d" % wrong),)
+    return Answer(body=body, media_type=LINES[0], headers=headers)
+
+
+async def _fill(host: HostedModel, answers: Sequence[dict[str, Any]], parts: Sequence[Floats]) -> None:
+    if not parts:
+        return
+    rows, not_finite = rows_of(host.model, await host.predict(np.concatenate(parts)))
+    for number in not_finite:
+        rows[number]["not_finite"] = True
+    valid = (answer for answer in answers if "error" not in answer)
+    for answer, row in zip(valid, rows, strict=True):
+        answer.update(row)
+
+
+def _line_error(number: int, error: RequestError, request_id: str) -> dict[str, Any]:
+    body = error.body(request_id)
+    problems = [{**one, "row": number} for one in body.get("problems", ())]
+    return {"error": body["error"], "code": body["code"], "row": number, "problems": problems}

@@ -1,0 +1,268 @@
+"""A replica: a process that loads the versions of a service, and answers requests on the socket of the parent
+process.
+
+The parent process passes the order on standard input, and two file descriptors: the listening socket, and a
+pipe to which the replica writes its signs of life.
+"""
+
+import argparse
+import asyncio
+import ctypes
+import gc
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+import uvloop
+
+from gridmill.codec import decode
+from gridmill.domain.serving import ServiceOrder
+from gridmill.errors import GridmillError, explained
+from gridmill.http.connections import Acceptor, Limits, raise_open_files
+from gridmill.process_log import BoundedHandler
+from gridmill.process_memory import share_memory_areas
+from gridmill.serving.api_keys import ApiKeys
+from gridmill.serving.app import Application
+from gridmill.serving.batching import BatchLimits, make_batcher
+from gridmill.serving.hosting import HostedModel, Versions
+from gridmill.serving.metrics import Metrics
+from gridmill.serving.request_log import RequestLogWriter
+from gridmill.serving.served_model import ServedModel, load_version, version_names
+from gridmill.telemetry import turn_off_telemetry
+
+BEAT_SECONDS = 0.25
+_EXPIRE_SECONDS = 0.05
+_IDLE_SECONDS = 1.0
+"""A connection without a request is closed after this time when the replica stops. A client that sends its
+next request immediately thus never finds its connection closed."""
+_RESERVED_FILES = 256
+_MOST_CONNECTIONS = 16_000
+_PR_SET_PDEATHSIG = 1
+
+
+class Replica:
+    """The event loop of a replica: it accepts connections, gives signs of life, and drains."""
+
+    def __init__(self, order: ServiceOrder, folder: Path, number: int, beats: int) -> None:
+        self._order, self._folder, self._number, self._beats = order, folder, number, beats
+        self._stop = asyncio.Event()
+        self._metrics = Metrics(folder, number)
+        self._log = RequestLogWriter(order.request_log, order.name, number) if order.request_log else None
+        self._keys = ApiKeys(Path(order.api_keys_file)) if order.api_keys_file else None
+
+    async def run(self, models: Sequence[ServedModel], listener: socket.socket) -> None:
+        """Answer requests until the process gets SIGTERM, and then drain. Raises InputError."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        self._hosted = [self._host(model) for model in models]
+        self._app = Application(
+            self._order, Versions(self._hosted), self._metrics, keys=self._keys, log=self._log
+        )
+        server = uvicorn.Server(_config(self._app))
+        server.config.load()
+        self._state = server.server_state
+        acceptor = Acceptor(listener, _tls(self._order), _limits())
+        # the objects that exist now are never garbage, so the collector need not examine them
+        gc.collect()
+        gc.freeze()
+        acceptor.start(server)
+        expiry = loop.create_task(self._expire())
+        try:
+            while not self._stop.is_set():
+                self._tick()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), BEAT_SECONDS)
+            acceptor.stop()
+            listener.close()
+            await self._drain()
+        finally:
+            expiry.cancel()
+            self._save()
+
+    def _host(self, model: ServedModel) -> HostedModel:
+        order = self._order
+        limits = BatchLimits(
+            max_rows=order.max_batch,
+            max_requests=order.max_concurrent,
+            queue_limit=order.queue_limit,
+            max_wait_seconds=order.max_wait_seconds,
+            timeout_seconds=order.timeout_seconds,
+        )
+        batcher = make_batcher(model.predict, limits, model.input_shape)
+        return HostedModel(service=order.name, model=model, batcher=batcher)
+
+    def _tick(self) -> None:
+        """Write a sign of life and the counts, and update what can change between requests."""
+        now = time.monotonic()
+        busy = max(one.batcher.busy_seconds(now) for one in self._hosted)
+        versions = [
+            {"label": one.model.label, "verification": one.model.verification} for one in self._hosted
+        ]
+        self._beat({"ready": True, "busy_seconds": busy, "versions": versions})
+        self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+        self._save()
+        if self._keys is not None:
+            try:
+                self._keys.reload()
+            except GridmillError as error:  # the keys that were read last stay valid
+                logging.getLogger(__name__).warning("%s", error)
+
+    def _save(self) -> None:
+        metrics = self._metrics
+        for one in self._hosted:
+            labels = f'{{version="{one.model.label}"}}'
+            metrics.counts[f"gridmill_batches_total{labels}"] = one.batcher.batches
+            metrics.counts[f"gridmill_batch_rows_total{labels}"] = one.batcher.rows
+            metrics.counts[f"gridmill_batch_seconds_total{labels}"] = one.batcher.seconds
+        metrics.set_gauge("gridmill_requests_waiting", sum(one.batcher.requests for one in self._hosted))
+        metrics.set_gauge("gridmill_connections", len(self._state.connections))
+        metrics.set_gauge("gridmill_memory_bytes", _resident_bytes())
+        if self._log is not None:
+            self._log.flush()
+            metrics.counts["gridmill_log_lines_lost_total"] = self._log.lost
+        metrics.save()
+
+    def _beat(self, content: dict[str, Any]) -> None:
+        try:
+            os.write(self._beats, json.dumps(content).encode() + b"\n")
+        except BlockingIOError:  # the parent process is slow, and needs only the newest sign of life
+            pass
+        except BrokenPipeError:
+            self._stop.set()
+
+    async def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_EXPIRE_SECONDS)
+            for one in self._hosted:
+                one.batcher.expire(loop.time())
+
+    async def _drain(self) -> None:
+        """Wait until the connections have ended. Their next answers ask the clients to close them, and those
+        without a request are closed after a short time."""
+        self._app.is_draining = True
+        begin = time.monotonic()
+        idle: dict[Any, tuple[object, float]] = {}
+        while self._state.connections and time.monotonic() - begin < self._order.drain_seconds:
+            now = time.monotonic()
+            connections: tuple[Any, ...] = tuple(self._state.connections)
+            for connection in connections:
+                cycle = connection.cycle
+                if cycle is not None and not cycle.response_complete:
+                    cycle.keep_alive = False
+                    idle.pop(connection, None)
+                    continue
+                known, since = idle.setdefault(connection, (cycle, now))
+                if known is not cycle:
+                    idle[connection] = (cycle, now)
+                elif now - since >= _IDLE_SECONDS:
+                    connection.transport.close()
+            await asyncio.sleep(_EXPIRE_SECONDS)
+        for one in self._hosted:
+            one.batcher.close()
+
+
+def _config(app: Application) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        loop="none",
+        log_level="warning",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        lifespan="off",
+        ws="none",
+        timeout_keep_alive=75,
+    )
+
+
+def _limits() -> Limits:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, soft - _RESERVED_FILES)
+    return Limits(connections=most, of_one_address=most, accepted_at_once=1)
+
+
+def _tls(order: ServiceOrder) -> ssl.SSLContext | None:
+    if not order.certificate_file:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(order.certificate_file, order.key_file or None)
+    return context
+
+
+def _resident_bytes() -> int:
+    with suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _end_with_parent(parent: int) -> None:
+    """Make Linux send SIGTERM to this process when its parent process ends."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a replica. The exit code is 1 if a version cannot be loaded or does not work."""
+    parser = argparse.ArgumentParser(description="Run one replica of a service.")
+    for name in ("listener", "beats", "number", "parent"):
+        parser.add_argument(name, type=int)
+    parser.add_argument("folder", type=Path)
+    given = parser.parse_args(arguments)
+    _end_with_parent(given.parent)
+    turn_off_telemetry()
+    share_memory_areas()
+    raise_open_files()
+    logging.basicConfig(
+        level=logging.WARNING,
+        handlers=[BoundedHandler()],
+        format=f"%(asctime)s replica {given.number}: %(levelname)s %(name)s: %(message)s",
+    )
+    order = decode(sys.stdin.buffer.read(), ServiceOrder)
+    listener = socket.socket(fileno=given.listener)
+    try:
+        names = version_names(order.versions)
+        models = [
+            load_version(version, name, order.threads)
+            for version, name in zip(order.versions, names, strict=True)
+        ]
+        uvloop.run(_serve(order, given.folder, given.number, given.beats, models, listener))
+    except GridmillError as error:
+        os.write(given.beats, json.dumps({"failure": explained(error)}).encode() + b"\n")
+        logging.getLogger(__name__).error("%s", explained(error))
+        sys.exit(1)
+    # without the cleanup of the interpreter, which would wait for the thread of a model that hangs
+    os._exit(0)
+
+
+async def _serve(
+    order: ServiceOrder,
+    folder: Path,
+    number: int,
+    beats: int,
+    models: Sequence[ServedModel],
+    listener: socket.socket,
+) -> None:
+    os.set_blocking(beats, False)
+    await Replica(order, folder, number, beats).run(models, listener)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Decides which replicas of a service start and end. All functions of this module are pure."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.serving import ReplicaState, ServiceOrder
+
+END_SECONDS = 5.0
+"""The number of seconds after the time limit of its drain until a replica is killed."""
+FAR_ABOVE = 1.25
+"""A replica with more than this many times its memory limit is killed. Below this, its successor starts
+first."""
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningReplica:
+    """A process of a replica as the parent process observes it. `order` is the order with which the process
+    was started. `since` is the time at which `state` began. `silent_seconds` is the time since its last
+    sign of life, and `busy_seconds` the time since the start of its current batch."""
+
+    number: int
+    order: ServiceOrder
+    state: ReplicaState
+    since: float
+    silent_seconds: float = 0.0
+    busy_seconds: float = 0.0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Start a replica with this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Let a replica answer its running requests and end."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """End a replica at once, because it does not work."""
+
+    number: int
+    reason: str
+
+
+Action = Start | Drain | Kill
+
+
+def same_replica(one: ServiceOrder, other: ServiceOrder) -> bool:
+    """Return whether replicas of both orders are equal, so that none must be replaced."""
+    return replace(one, generation=0, replicas=0) == replace(other, generation=0, replicas=0)
+
+
+def pause_seconds(failures: int) -> float:
+    """Return the time to wait before the next start after this many failures in succession. The first
+    restart is immediate."""
+    return (
+        0.0 if failures <= 1 else min(_FIRST_PAUSE_SECONDS * 2 ** min(failures, 20), _LONGEST_PAUSE_SECONDS)
+    )
+
+
+def decide_replicas(
+    order: ServiceOrder, running: Sequence[RunningReplica], *, now: float, start_at: float
+) -> tuple[Action, ...]:
+    """Return the actions that bring the replicas closer to the order.
+
+    A replica that does not work is killed. If no replica is ready, all missing replicas start together.
+    Otherwise they start one after the other, and an outdated replica is drained only when enough others are
+    ready. No replica starts before the time `start_at`.
+    """
+    kills = [Kill(number=one.number, reason=why) for one in running if (why := broken(order, one, now))]
+    killed = {one.number for one in kills}
+    left = [one for one in running if one.number not in killed]
+    starts = _starts(order, left) if now >= start_at else ()
+    return (*kills, *starts, *_drains(order, left))
+
+
+def broken(order: ServiceOrder, one: RunningReplica, now: float) -> str:
+    """Return why a replica does not work, or an empty text if it works."""
+    age, own = now - one.since, one.order
+    if one.state == ReplicaState.STARTING and age > own.start_seconds:
+        return f"the replica was not ready after {own.start_seconds:g} s"
+    if one.state == ReplicaState.DRAINING and age > own.drain_seconds + END_SECONDS:
+        return f"the replica did not end within {own.drain_seconds:g} s"
+    if one.state == ReplicaState.READY and one.silent_seconds > own.hang_seconds:
+        return f"the replica gave no sign of life for {one.silent_seconds:.0f} s"
+    if one.state == ReplicaState.READY and one.busy_seconds > own.hang_seconds:
+        return f"the model has computed one batch for {one.busy_seconds:.0f} s"
+    if own.memory_bytes is not None and one.memory_bytes > FAR_ABOVE * own.memory_bytes:
+        return f"the replica used {one.memory_bytes} bytes of memory; its limit is {own.memory_bytes}"
+    return ""
+
+
+def is_current(order: ServiceOrder, one: RunningReplica) -> bool:
+    """Return whether a replica can stay: it has the settings of the order, and is within its memory limit."""
+    above = one.order.memory_bytes is not None and one.memory_bytes > one.order.memory_bytes
+    return one.state != ReplicaState.DRAINING and not above and same_replica(order, one.order)
+
+
+def _starts(order: ServiceOrder, running: Sequence[RunningReplica]) -> tuple[Start, ...]:
+    current = [one for one in running if is_current(order, one)]
+    missing = order.replicas - len(current)
+    if any(one.state == ReplicaState.READY for one in running):
+        starting = sum(one.state == ReplicaState.STARTING for one in running)
+        missing = min(missing, 1 - starting)
+    taken = {one.number for one in running}
+    free = (number for number in range(len(taken) + max(0, missing)) if number not in taken)
+    return tuple(Start(number=number) for number, _ in zip(free, range(max(0, missing)), strict=False))
+
+
+def _drains(order: ServiceOrder, running: Sequence[RunningReplica]) -> tuple[Drain, ...]:
+    """Return the drains of replicas that are no longer needed: those of an outdated order first, then those
+    with the highest numbers. Outdated replicas that still start are drained at once."""
+    ready = [one for one in running if one.state == ReplicaState.READY]
+    useless = [one for one in running if one.state == ReplicaState.STARTING and not is_current(order, one)]
+    ready.sort(key=lambda one: (is_current(order, one), -one.number))
+    extra = ready[: max(0, len(ready) - order.replicas)]
+    return tuple(Drain(number=one.number) for one in (*useless, *extra))

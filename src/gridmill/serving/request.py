@@ -1,0 +1,100 @@
+"""A request and an answer, as the handlers of all protocols use them."""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+import msgspec
+
+from gridmill.domain.frozen import dataclass
+from gridmill.serving.errors import MalformedError, MediaTypeError, TooLargeError
+
+JSON = b"application/json"
+_ENCODE = msgspec.json.Encoder().encode
+_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+COMPRESSED_BYTES = 1024
+"""An answer with fewer bytes than this is not compressed."""
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """A request whose body was read completely. The names of `headers` are in lower case."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[bytes, bytes]
+    body: bytes
+    request_id: str
+    version: str = ""
+    """The label of the version that answers, which a handler sets."""
+    rows: int = 0
+    """The number of rows of the request, which a handler sets."""
+
+    def content_type(self) -> bytes:
+        """Return the media type of the body, without parameters, in lower case."""
+        return self.headers.get(b"content-type", b"").split(b";", 1)[0].strip().lower()
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """An answer to a request."""
+
+    body: bytes
+    status: int = 200
+    media_type: bytes = JSON
+    headers: Headers = field(default=())
+
+
+def json_answer(content: Any, status: int = 200, headers: Headers = ()) -> Answer:  # noqa: ANN401  any JSON
+    """Return an answer with JSON. NaN and infinity become null."""
+    return Answer(body=_ENCODE(content), status=status, headers=headers)
+
+
+def decompressed(body: bytes, encoding: bytes, most: int) -> bytes:
+    """Return a body as it was before its content encoding. Raises TooLargeError if it would have more than
+    `most` bytes, MalformedError, MediaTypeError."""
+    name = encoding.strip().lower()
+    if name in (b"", b"identity"):
+        return body
+    if name not in (b"gzip", b"x-gzip", b"deflate"):
+        raise MediaTypeError(f"the content encoding {name.decode('latin-1')!r} is not supported; use gzip")
+    stream = zlib.decompressobj(_GZIP_OR_ZLIB)
+    try:
+        content = stream.decompress(body, most + 1)
+    except zlib.error as error:
+        raise MalformedError(f"the body is not valid {name.decode()}: {error}") from error
+    if len(content) > most:
+        raise too_large(most)
+    if not stream.eof:
+        raise MalformedError(f"the body is not complete {name.decode()} data")
+    return content
+
+
+def too_large(most: int) -> TooLargeError:
+    """Return the error for a body of more than `most` bytes."""
+    return TooLargeError(
+        f"the body has more than {most} bytes",
+        hint="Send fewer rows in each request, or use a prediction job.",
+    )
+
+
+def compressed(answer: Answer, accepted: bytes) -> Answer:
+    """Compress the body of an answer if the client accepts gzip, and the body is long enough."""
+    if len(answer.body) < COMPRESSED_BYTES or not _accepts_gzip(accepted):
+        return answer
+    packer = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    answer.body = packer.compress(answer.body) + packer.flush()
+    answer.headers = (*answer.headers, (b"content-encoding", b"gzip"), (b"vary", b"accept-encoding"))
+    return answer
+
+
+def _accepts_gzip(accepted: bytes) -> bool:
+    for one in accepted.lower().split(b","):
+        name, _, rest = one.partition(b";")
+        if name.strip() in (b"gzip", b"*"):
+            return rest.replace(b" ", b"") not in (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")
+    return False

@@ -1,0 +1,73 @@
+"""The request log of a replica: JSON lines in files of limited size. Bodies are written only if the order
+allows it."""
+
+import json
+import random
+import time
+from collections import deque
+from pathlib import Path
+
+from gridmill.domain.serving import RequestLog
+from gridmill.serving.request import Answer, Request
+
+MOST_WAITING = 10_000
+"""The largest number of lines that wait to be written. Further lines are counted as lost."""
+
+
+class RequestLogWriter:
+    """Collects lines, and writes them when the replica calls `flush`."""
+
+    def __init__(self, settings: RequestLog, service: str, replica: int) -> None:
+        self._settings = settings
+        self._service = service
+        self._folder = Path(settings.folder)
+        self._stem = f"requests-{replica}"
+        self._lines: deque[str] = deque()
+        self.lost = 0
+
+    def add(self, request: Request, answer: Answer, seconds: float) -> None:
+        """Add a line for an answered request, if the request is in the sample."""
+        if self._settings.fraction < 1 and random.random() >= self._settings.fraction:
+            return
+        if len(self._lines) >= MOST_WAITING:
+            self.lost += 1
+            return
+        traceparent = request.headers.get(b"traceparent", b"").decode("latin-1")
+        line: dict[str, object] = {
+            "time": time.time(),
+            "request_id": request.request_id,
+            "traceparent": traceparent[:200],
+            "service": self._service,
+            "version": request.version,
+            "method": request.method,
+            "path": request.path[:500],
+            "status": answer.status,
+            "rows": request.rows,
+            "seconds": round(seconds, 6),
+        }
+        if self._settings.bodies:
+            line["request"] = request.body.decode("utf-8", errors="replace")
+            line["answer"] = answer.body.decode("utf-8", errors="replace")
+        self._lines.append(json.dumps(line))
+
+    def flush(self) -> None:
+        """Append the waiting lines to the file. If the disk is full, they are counted as lost."""
+        if not self._lines:
+            return
+        number = len(self._lines)
+        text = "".join(f"{self._lines.popleft()}\n" for _ in range(number))
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path = self._folder / f"{self._stem}.jsonl"
+            with path.open("a", encoding="utf-8") as file:
+                file.write(text)
+            if path.stat().st_size >= self._settings.file_bytes:
+                path.rename(self._folder / f"{self._stem}-{time.time_ns()}.jsonl")
+                self._delete_oldest()
+        except OSError:
+            self.lost += number
+
+    def _delete_oldest(self) -> None:
+        full = sorted(self._folder.glob(f"{self._stem}-*.jsonl"))
+        for path in full[: max(0, len(full) - self._settings.files)]:
+            path.unlink(missing_ok=True)

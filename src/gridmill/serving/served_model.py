@@ -1,0 +1,165 @@
+"""A loaded version of a model: its inputs, its outputs, and the names that a prediction job gives to them."""
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gridmill.codec import encode
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.serving import ServedVersion, Verification
+from gridmill.domain.training import Objective
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.classes import probability_columns
+from gridmill.jobs.features import Floats, is_number
+from gridmill.jobs.features import encode as encode_columns
+from gridmill.jobs.golden_rows import GoldenRows, check_golden, load_golden
+from gridmill.jobs.intervals import quantile_columns, quantiles_of
+from gridmill.jobs.metrics import decide
+from gridmill.jobs.model_files import ModelCard, Predictor, check_probabilities, load_card, load_model
+from gridmill.serving.fields import RowReader
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """A version of a model that a replica has loaded. `version` is the text that names the version in paths
+    of the Open Inference Protocol."""
+
+    label: str
+    version: str
+    weight: float
+    predictor: Predictor
+    golden: GoldenRows | None = None
+
+    @property
+    def verification(self) -> Verification:
+        """Whether the version reproduced golden rows. A version that does not reproduce them is not
+        loaded."""
+        return Verification.NOT_VERIFIED if self.golden is None else Verification.VERIFIED
+
+    def golden_row(self) -> Any:  # noqa: ANN401  an object, or a list of objects
+        """Return the first golden row in the form of a request, or None if the version has none."""
+        return _request_row(self.card, self.golden.groups()[0]) if self.golden else None
+
+    @property
+    def card(self) -> ModelCard:
+        """The card of the model."""
+        return self.predictor.card
+
+    @cached_property
+    def reader(self) -> RowReader:
+        """The reader of rows with the fields of this model."""
+        return RowReader(self.card.encodings, self.card.sequence)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of the inputs of one row."""
+        width = len(self.card.inputs)
+        return (width,) if self.card.sequence is None else (self.card.sequence, width)
+
+    @cached_property
+    def class_values(self) -> tuple[Any, ...]:
+        """The classes as values of the type of the label."""
+        return tuple(self.card.classified.values().to_pylist())
+
+    @property
+    def no_rows(self) -> Floats:
+        """The output for a request without rows."""
+        width = len(self.card.classes) or (len(self.card.labels) if self.card.many else 0)
+        return np.zeros((0, width) if width else 0)
+
+    def predict(self, inputs: Floats) -> Floats:
+        """Return the output of the model for inputs [rows, ...]. Raises GridmillError."""
+        predicted = self.predictor.predict(inputs)
+        if self.card.classes:
+            check_probabilities(predicted, np.arange(len(predicted)))
+        return predicted
+
+    def columns(self, predicted: Floats) -> dict[str, Any]:
+        """Return the columns that a prediction job writes: `prediction`, and quantiles or
+        `probability_CLASS`. A column is an array, or a tuple of class values with None for a row without a
+        prediction."""
+        card = self.card
+        if card.objective == Objective.CLASSIFICATION:
+            return {"prediction": self._decided(predicted)} | {
+                name: predicted[:, number] for number, name in enumerate(probability_columns(card.classes))
+            }
+        names = quantile_columns(card.quantiles)
+        quantiles = zip(names, quantiles_of(predicted, card.offsets), strict=True)
+        return {"prediction": predicted, **dict(quantiles)}
+
+    def _decided(self, predicted: Floats) -> tuple[Any, ...]:
+        missing = np.asarray(np.isnan(predicted).any(axis=1)).tolist()
+        likeliest = decide(predicted, self.card.threshold)
+        return tuple(
+            None if lacks else self.class_values[number]
+            for lacks, number in zip(missing, likeliest.tolist(), strict=True)
+        )
+
+
+def load_version(version: ServedVersion, name: str, threads: int) -> ServedModel:
+    """Load a version, and compute its golden rows. Raises StorageError, DataError for files that are not a
+    model or compute other outputs, InputError for a model that needs its own code."""
+    folder = Path(version.folder)
+    card = load_card(folder)
+    if card.predict:
+        raise InputError(
+            f"{version.label} predicts with its own code, which services do not run",
+            hint="Convert the model to ONNX, or use a prediction job.",
+        )
+    model = ServedModel(
+        label=version.label,
+        version=name,
+        weight=version.weight,
+        predictor=load_model(folder, threads),
+        golden=load_golden(folder),
+    )
+    _verify(model)
+    return model
+
+
+def _verify(model: ServedModel) -> None:
+    """Raise DataError if the model predicts its golden rows differently, or if a request with these rows has
+    other inputs than the dataset had."""
+    if not model.golden:
+        return
+    check_golden(model.predictor, model.golden)
+    card = model.card
+    rows = [_request_row(card, group) for group in model.golden.groups()]
+    inputs = model.reader.read(encode(rows)).reshape(len(rows), -1, model.reader.width)[:, -1]
+    expected = np.stack([encode_columns(group, card.encodings)[-1] for group in model.golden.groups()])
+    if not np.array_equal(inputs, expected, equal_nan=True):
+        raise DataError(f"the golden rows of {model.label} have other inputs as a request than in the dataset")
+
+
+def _request_row(card: ModelCard, group: pa.Table) -> Any:  # noqa: ANN401  an object, or a list of objects
+    """Return a golden row with its history as JSON values in the form of a request."""
+    columns = {encoding.column: group[encoding.column] for encoding in card.encodings}
+    table = pa.table(
+        {
+            name: column if is_number(column.type) else column.cast(pa.string())
+            for name, column in columns.items()
+        }
+    )
+    rows = [
+        {name: _json_value(value) for name, value in one.items()} for one in table.to_pylist()
+    ]
+    return rows[-1] if card.sequence is None else rows
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, Decimal):
+        value = float(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def version_names(versions: Sequence[ServedVersion]) -> list[str]:
+    """Return the name of each version in paths: the text after `@` in its label, or the whole label if two
+    versions would have the same name."""
+    names = [version.label.rpartition("@")[2] for version in versions]
+    return names if len(set(names)) == len(names) else [version.label for version in versions]

@@ -1,0 +1,94 @@
+"""The files in the folder of a service: the order, the report, and the lock of the parent process."""
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from gridmill.codec import decode, encode
+from gridmill.domain.serving import ORDER_FILE, REPORT_FILE, ServiceOrder, ServiceReport
+from gridmill.errors import ConflictError, InputError
+
+_LOCK_FILE = "parent.lock"
+
+
+class OrderFile:
+    """The file with the order of a service, which is read again when it changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / ORDER_FILE
+        self._seen: tuple[int, int, int] | None = None
+
+    def changed(self) -> ServiceOrder | None:
+        """Return the order if the file changed since the last call. Raises InputError if it cannot be
+        read."""
+        try:
+            stat = self._path.stat()
+            seen = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+            if seen == self._seen:
+                return None
+            self._seen = seen
+            order = decode(self._path.read_bytes(), ServiceOrder)
+        except OSError as error:
+            raise InputError(f"the order cannot be read: {self._path}: {error.strerror}") from error
+        check_order(order, str(self._path))
+        return order
+
+
+def check_order(order: ServiceOrder, place: str) -> None:
+    """Raise InputError if an order cannot be executed."""
+    if not order.versions:
+        raise InputError("the order has no versions", place=place)
+    labels = [version.label for version in order.versions]
+    if len(set(labels)) != len(labels):
+        raise InputError("two versions have the same label", place=place)
+    least = {"replicas": 0, "threads": 1, "max_batch": 1, "max_concurrent": 1, "queue_limit": 0}
+    for name, minimum in least.items():
+        if getattr(order, name) < minimum:
+            raise InputError(f"{name}: {getattr(order, name)} is less than {minimum}", place=place)
+    for name in ("timeout_seconds", "max_body_bytes", "hang_seconds", "start_seconds", "max_failures"):
+        if getattr(order, name) <= 0:
+            raise InputError(f"{name}: {getattr(order, name)} is not more than 0", place=place)
+
+
+def write_order(folder: Path, order: ServiceOrder) -> None:
+    """Write an order atomically. The parent process of the service reads it within a second."""
+    _replace(folder / ORDER_FILE, encode(order))
+
+
+def write_report(folder: Path, report: ServiceReport) -> None:
+    """Write a report atomically. If the disk is full, the earlier report stays."""
+    with suppress(OSError):
+        _replace(folder / REPORT_FILE, encode(report))
+
+
+def read_report(folder: Path) -> ServiceReport | None:
+    """Return the newest report, or None if there is none that can be read."""
+    with suppress(OSError, InputError):
+        return decode((folder / REPORT_FILE).read_bytes(), ServiceReport)
+    return None
+
+
+def lock_folder(folder: Path) -> IO[bytes]:
+    """Return the lock of the parent process, which is held until the file is closed. Raises
+    ConflictError."""
+    file = (folder / _LOCK_FILE).open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise ConflictError(
+            f"another process serves {folder}",
+            hint="End it with SIGTERM, or change its order in service.json.",
+        ) from error
+    return file
+
+
+def _replace(path: Path, content: bytes) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
