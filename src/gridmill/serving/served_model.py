@@ -134,7 +134,9 @@ def _verify(model: ServedModel) -> None:
     inputs = model.reader.read(encode(rows)).reshape(len(rows), -1, model.reader.width)[:, -1]
     expected = np.stack([encode_columns(group, card.encodings)[-1] for group in model.golden.groups()])
     if not np.array_equal(inputs, expected, equal_nan=True):
-        raise DataError(f"the golden rows of {model.label} have other inputs as a request than in the dataset")
+        raise DataError(
+            f"the golden rows of {model.label} have other inputs as a request than in the dataset"
+        )
 
 
 def _request_row(card: ModelCard, group: pa.Table) -> Any:  # noqa: ANN401  an object, or a list of objects
@@ -146,9 +148,7 @@ def _request_row(card: ModelCard, group: pa.Table) -> Any:  # noqa: ANN401  an o
             for name, column in columns.items()
         }
     )
-    rows = [
-        {name: _json_value(value) for name, value in one.items()} for one in table.to_pylist()
-    ]
+    rows = [{name: _json_value(value) for name, value in one.items()} for one in table.to_pylist()]
     return rows[-1] if card.sequence is None else rows
 
 
