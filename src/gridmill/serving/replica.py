@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-import uvloop
 
 from gridmill.codec import decode
 from gridmill.domain.serving import ServiceOrder
@@ -243,7 +242,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             load_version(version, name, order.threads)
             for version, name in zip(order.versions, names, strict=True)
         ]
-        uvloop.run(_serve(order, given.folder, given.number, given.beats, models, listener))
+        serving = _serve(order, given.folder, given.number, given.beats, models, listener)
+        # uvloop where it is installed
+        with asyncio.Runner(loop_factory=uvicorn.Config("", loop="auto").get_loop_factory()) as runner:
+            runner.run(serving)
     except GridmillError as error:
         os.write(given.beats, json.dumps({"failure": explained(error)}).encode() + b"\n")
         logging.getLogger(__name__).error("%s", explained(error))
