@@ -26,8 +26,10 @@ KEYS = (
     "ssh_genkeytypes",
     "ssh_keys",
     "ssh_pwauth",
+    "users",
     "write_files",
 )
+_OF_USERS = {"groups", "lock_passwd", "name", "shell", "ssh_authorized_keys", "sudo"}
 _ROOT_REFUSED = (
     "no-port-forwarding,no-agent-forwarding,no-X11-forwarding,"
     'command="echo \'Please login as the user \\"{user}\\" rather than the user \\"root\\".\';echo;sleep 10;'
@@ -49,13 +51,15 @@ class BootFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootPlan:
-    """What a machine does at its first boot: files before SSH starts, and commands afterwards.
-    `problems` are the parts of the user data that were not understood."""
+    """What a machine does at its first boot: files before SSH starts, and commands afterwards. `logins` are
+    pairs of a further user and an SSH key. `problems` are the parts of the user data that were not
+    understood."""
 
     files: tuple[BootFile, ...]
     early_commands: tuple[str, ...]
     commands: tuple[str, ...]
     problems: tuple[str, ...]
+    logins: tuple[tuple[str, str], ...] = ()
 
 
 def boot_plan(user_data: bytes, public_keys: Sequence[str], user: str, home: str) -> BootPlan:
@@ -73,6 +77,7 @@ def boot_plan(user_data: bytes, public_keys: Sequence[str], user: str, home: str
             problems.append(f"user data of type {kind}")
     merged = {key: value for config in configs for key, value in config.items()}
     problems.extend(f"the key {key} of cloud-config" for key in merged if key not in KEYS)
+    logins = tuple(_logins(merged.get("users") or (), problems))
     keys = [*public_keys, *map(str, merged.get("ssh_authorized_keys") or ())]
     files = [
         *_files(merged.get("write_files") or ()),
@@ -91,7 +96,24 @@ def boot_plan(user_data: bytes, public_keys: Sequence[str], user: str, home: str
             *(f"/var/lib/cloud/instance/scripts/part-{number:03}" for number in range(len(scripts))),
         ),
         problems=tuple(problems),
+        logins=logins,
     )
+
+
+def _logins(users: Sequence[Any], problems: list[str]) -> Iterator[tuple[str, str]]:
+    """Yields each user with each of its keys. Every user has bash and `sudo`.
+
+    Source: https://cloudinit.readthedocs.io/en/latest/reference/modules.html#users-and-groups
+    """
+    for each in users:
+        if each == "default":
+            continue
+        if not isinstance(each, dict):
+            problems.append(f"the user {each}")
+            continue
+        problems.extend(f"the key {key} of a user of cloud-config" for key in each if key not in _OF_USERS)
+        for key in each.get("ssh_authorized_keys") or ():
+            yield str(each["name"]), str(key).strip()
 
 
 def _parts(user_data: bytes) -> Iterator[tuple[str, bytes]]:

@@ -347,7 +347,7 @@ class NamespaceMachines:
         for command in plan.early_commands:
             self._inside(machine, console, "sh", "-c", command)
         self._write(machine, console, plan.files)
-        self._start_sshd(machine, console)
+        self._start_sshd(machine, console, plan.logins)
         for command in plan.commands:
             self._inside(machine, console, "sh", "-c", command)
         finished = "/var/lib/cloud/instance/boot-finished"
@@ -360,8 +360,10 @@ class NamespaceMachines:
         self._start_sshd(machine, console)
         self._inside(machine, console, "sh", "-c", REAL_CLOUD_INIT_AFTER_SSHD)
 
-    def _start_sshd(self, machine: _Machine, console: IO[bytes]) -> None:
-        for user, key in machine.spec.logins:
+    def _start_sshd(
+        self, machine: _Machine, console: IO[bytes], logins: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        for user, key in (*machine.spec.logins, *logins):
             self._inside(machine, console, "bash", "-c", LOGIN, "login", user, key)
         self._inside(machine, console, "bash", "-c", SSHD_CONFIG)
         self._inside(machine, console, SSHD, "-f", "/etc/ssh/simulated_sshd_config")

@@ -54,6 +54,17 @@ def test_keys_are_for_the_user_and_root_only_if_it_is_allowed():
     assert found["/root/.ssh/authorized_keys"].content == f"{KEY}\n".encode()
 
 
+def test_users_log_in_with_each_of_their_keys():
+    made = plan("""#cloud-config
+users:
+  - default
+  - {name: worker, shell: /bin/bash, sudo: "ALL=(ALL) NOPASSWD:ALL", ssh_authorized_keys: [one, two]}
+  - {name: other, uid: 2000}
+""")
+    assert made.logins == (("worker", "one"), ("worker", "two"))
+    assert made.problems == ("the key uid of a user of cloud-config",)
+
+
 def test_host_keys_become_those_of_the_machine():
     config = json.dumps({"ssh_keys": {"ed25519_private": "secret", "ed25519_public": "public"}})
     found = files(plan(f"#cloud-config\n{config}"))
