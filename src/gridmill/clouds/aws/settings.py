@@ -1,10 +1,10 @@
 """The settings of an AWS account: its regions, its credentials and the network of its machines."""
 
-import ipaddress
 import re
 from collections.abc import Callable, Mapping
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.setting_texts import REGION, SettingTexts
 from gridmill.errors import InputError
 
 KNOWN: Mapping[str, str] = {
@@ -32,8 +32,7 @@ def known_settings() -> Mapping[str, str]:
 DEFAULT_REGION = "us-east-1"
 """The region whose servers answer questions about the whole account."""
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d+")
-_PREFIX = re.compile(r"[a-z0-9-]+")
-_ID = {"subnet": re.compile(r"subnet-[0-9a-f]+"), "security_group": re.compile(r"sg-[0-9a-f]+")}
+_SUBNET, _GROUP = re.compile(r"subnet-[0-9a-f]+"), re.compile(r"sg-[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +75,22 @@ class AwsSettings:
 def read_settings(settings: Mapping[str, str], resolve: Callable[[str], str]) -> AwsSettings:
     """Parse the settings. `resolve` returns the value of a secret with a given name. Raises InputError."""
     _check_key(settings)
+    texts = SettingTexts(texts=settings)
     secret = settings.get("secret_access_key", "")
     token = settings.get("session_token", "")
     return AwsSettings(
-        regions=_regions(settings),
+        regions=texts.many("regions", REGION, "us- or eu-west-1", "is not the beginning of a region's name"),
         profile=settings.get("profile", ""),
         access_key_id=settings.get("access_key_id", ""),
         access_key=resolve(secret).strip() if secret else "",
         session_token=resolve(token).strip() if token else "",
-        has_instance_role=_choice(settings, "instance_role", ("false", "true")) == "true",
-        subnets=_ids(settings, "subnet"),
-        security_group=next(iter(_ids(settings, "security_group")), ""),
-        ssh_from=_networks(settings),
-        is_private=_choice(settings, "address", ("public", "private")) == "private",
+        has_instance_role=texts.flag("instance_role"),
+        subnets=texts.many("subnet", _SUBNET, "subnet-0123456789abcdef0", "is not an id"),
+        security_group=next(
+            iter(texts.many("security_group", _GROUP, "sg-0123456789abcdef0", "is not an id")), ""
+        ),
+        ssh_from=texts.networks("ssh_from"),
+        is_private=texts.choice("address", "public", "private") == "private",
         endpoint_url=settings.get("endpoint_url", ""),
         cache_folder=settings.get("cache_folder", ""),
     )
@@ -106,45 +108,3 @@ def _check_key(settings: Mapping[str, str]) -> None:
         raise InputError(
             "a profile and an access key are both set", hint="Set only one.", place="settings.profile"
         )
-
-
-def words(text: str) -> tuple[str, ...]:
-    """Split a text at commas, without empty words."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _regions(settings: Mapping[str, str]) -> tuple[str, ...]:
-    regions = words(settings.get("regions", ""))
-    for region in regions:
-        if not _PREFIX.fullmatch(region):
-            raise _wrong("regions", region, "is not the beginning of a region's name", "us- or eu-west-1")
-    return regions
-
-
-def _ids(settings: Mapping[str, str], name: str) -> tuple[str, ...]:
-    ids = words(settings.get(name, ""))
-    for one in ids:
-        if not _ID[name].fullmatch(one):
-            raise _wrong(name, one, "is not an id", _ID[name].pattern.split("[")[0] + "0123456789abcdef0")
-    return ids
-
-
-def _networks(settings: Mapping[str, str]) -> tuple[str, ...]:
-    networks = words(settings.get("ssh_from", ""))
-    for network in networks:
-        try:
-            ipaddress.ip_network(network)
-        except ValueError:
-            raise _wrong("ssh_from", network, "is not a network", "192.0.2.0/24") from None
-    return networks
-
-
-def _choice(settings: Mapping[str, str], name: str, choices: tuple[str, str]) -> str:
-    value = settings.get(name) or choices[0]
-    if value not in choices:
-        raise _wrong(name, value, f"is neither {choices[0]} nor {choices[1]}", choices[0])
-    return value
-
-
-def _wrong(name: str, value: str, problem: str, example: str) -> InputError:
-    return InputError(f"{value!r} {problem}", hint=f"Write for example {example}.", place=f"settings.{name}")

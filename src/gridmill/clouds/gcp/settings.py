@@ -1,12 +1,12 @@
 """The settings of a project at Google Cloud: its credentials, its regions and the network of its machines."""
 
-import ipaddress
 import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.setting_texts import REGION, SettingTexts
 from gridmill.errors import InputError
 
 KNOWN: Mapping[str, str] = {
@@ -28,7 +28,6 @@ KNOWN: Mapping[str, str] = {
 }
 """The settings of a project, with their descriptions."""
 
-_PREFIX = re.compile(r"[a-z0-9-]+")
 _PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _EMAIL = re.compile(r"[a-z0-9.-]+@[a-z0-9.:-]+")
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -68,19 +67,20 @@ def known_settings() -> Mapping[str, str]:
 
 def read_settings(settings: Mapping[str, str], resolve: Callable[[str], str]) -> GcpSettings:
     """Parse the settings. `resolve` returns the value of a secret with a given name. Raises InputError."""
+    texts = SettingTexts(texts=settings)
     secret = settings.get("service_account_key", "")
     key = resolve(secret).strip() if secret else ""
     return GcpSettings(
-        project=_one(settings, "project", _PROJECT, "my-project")
+        project=texts.one("project", _PROJECT, example="my-project")
         or (key_fields(key)["project_id"] if key else ""),
-        regions=_all(settings, "regions", _PREFIX, "us- or europe-west4"),
+        regions=texts.many("regions", REGION, "us- or europe-west4"),
         key=key,
-        service_account=_one(settings, "service_account", _EMAIL, "NAME@PROJECT.iam.gserviceaccount.com"),
-        network=_one(settings, "network", _NAME, "default") or "default",
-        subnetworks=_all(settings, "subnetwork", _SUBNETWORK, "us-central1/machines"),
-        network_tags=_all(settings, "network_tags", _NAME, "allow-ssh"),
-        ssh_from=_networks(settings),
-        is_private=_choice(settings, "address", ("public", "private")) == "private",
+        service_account=texts.one("service_account", _EMAIL, example="NAME@PROJECT.iam.gserviceaccount.com"),
+        network=texts.one("network", _NAME, example="default") or "default",
+        subnetworks=texts.many("subnetwork", _SUBNETWORK, "us-central1/machines"),
+        network_tags=texts.many("network_tags", _NAME, "allow-ssh"),
+        ssh_from=texts.networks("ssh_from"),
+        is_private=texts.choice("address", "public", "private") == "private",
         endpoint_url=settings.get("endpoint_url", "").rstrip("/"),
         cache_folder=settings.get("cache_folder", ""),
     )
@@ -100,44 +100,3 @@ def key_fields(key: str) -> dict[str, Any]:
             place="settings.service_account_key",
         )
     return fields
-
-
-def words(text: str) -> tuple[str, ...]:
-    """Split a text at commas, without empty words."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _one(settings: Mapping[str, str], name: str, form: re.Pattern[str], example: str) -> str:
-    value = settings.get(name, "").strip()
-    if value and not form.fullmatch(value):
-        raise _wrong(name, value, "is not valid", example)
-    return value
-
-
-def _all(settings: Mapping[str, str], name: str, form: re.Pattern[str], example: str) -> tuple[str, ...]:
-    values = words(settings.get(name, ""))
-    for value in values:
-        if not form.fullmatch(value):
-            raise _wrong(name, value, "is not valid", example)
-    return values
-
-
-def _networks(settings: Mapping[str, str]) -> tuple[str, ...]:
-    networks = words(settings.get("ssh_from", ""))
-    for network in networks:
-        try:
-            ipaddress.ip_network(network)
-        except ValueError:
-            raise _wrong("ssh_from", network, "is not a network", "192.0.2.0/24") from None
-    return networks
-
-
-def _choice(settings: Mapping[str, str], name: str, choices: tuple[str, str]) -> str:
-    value = settings.get(name) or choices[0]
-    if value not in choices:
-        raise _wrong(name, value, f"is neither {choices[0]} nor {choices[1]}", choices[0])
-    return value
-
-
-def _wrong(name: str, value: str, problem: str, example: str) -> InputError:
-    return InputError(f"{value!r} {problem}", hint=f"Write for example {example}.", place=f"settings.{name}")

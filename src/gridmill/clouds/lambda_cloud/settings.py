@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.setting_texts import REGION, SettingTexts
 from gridmill.errors import InputError
 
 KNOWN: Mapping[str, str] = {
@@ -26,7 +27,6 @@ def known_settings() -> Mapping[str, str]:
 ENDPOINT = "https://cloud.lambda.ai"
 KEY_VARIABLE = "LAMBDA_API_KEY"
 """The environment variable with the API key, as in the documentation of Lambda Cloud."""
-_PREFIX = re.compile(r"[a-z0-9-]+")
 _URL = re.compile(r"https?://[^\s/]+/?")
 _KEY = re.compile(r"[!-~]+")
 
@@ -62,10 +62,13 @@ def read_settings(
     environment: Mapping[str, str] = os.environ,
 ) -> LambdaSettings:
     """Parse the settings. `resolve` returns the value of a secret with a given name. Raises InputError."""
+    texts = SettingTexts(texts=settings)
     key, machine_key = settings.get("api_key", ""), settings.get("self_terminate", "")
     return LambdaSettings(
         api_key=_key("api_key", resolve(key) if key else environment.get(KEY_VARIABLE, "")),
-        regions=_regions(settings),
+        regions=texts.many(
+            "regions", REGION, "us- or europe-central-1", "is not the beginning of a region's name"
+        ),
         name=settings.get("account", "").strip(),
         machine_key=_key("self_terminate", resolve(machine_key)) if machine_key else "",
         endpoint_url=_endpoint(settings),
@@ -81,18 +84,6 @@ def _key(name: str, value: str) -> str:
             place=f"settings.{name}",
         )
     return key
-
-
-def _regions(settings: Mapping[str, str]) -> tuple[str, ...]:
-    regions = tuple(word.strip() for word in settings.get("regions", "").split(",") if word.strip())
-    for region in regions:
-        if not _PREFIX.fullmatch(region):
-            raise InputError(
-                f"{region!r} is not the beginning of a region's name",
-                hint="Write for example us- or europe-central-1.",
-                place="settings.regions",
-            )
-    return regions
 
 
 def _endpoint(settings: Mapping[str, str]) -> str:

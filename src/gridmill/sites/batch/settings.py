@@ -4,11 +4,12 @@ import math
 import re
 from collections.abc import Mapping
 
-from gridmill.domain.amounts import Amounts, parse_bytes, parse_seconds
+from gridmill.domain.amounts import Amounts, parse_bytes
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import JobKind
 from gridmill.domain.rental_terms import parse_micros
 from gridmill.domain.resource import Resource
+from gridmill.domain.setting_texts import PROGRAM, REGION, SettingTexts
 from gridmill.domain.site import Site
 from gridmill.domain.source import CREDENTIALS, check_credential
 from gridmill.errors import InputError, NotFoundError
@@ -38,10 +39,7 @@ SETTINGS: Mapping[str, str] = {
 """The settings of every batch site, besides the settings of its service and of its bucket."""
 _OF_RESOURCES = frozenset({"time_limit", "queue_timeout", "spot", "price_per_hour"})
 _CONTAINER_BYTES = 256 << 20
-_PATH = re.compile(r"/?[\w.+-]+(/[\w.+-]+)*")
-_REGION = re.compile(r"[a-z0-9-]+")
 _CURRENCY = re.compile(r"[A-Z]{3}")
-_PROGRAM = re.compile(r"[\w.+-]+|/[^\x00-\x1f\x7f]+")
 _MOST_JOBS = 5000
 
 
@@ -89,11 +87,11 @@ def memory_request(memory_bytes: int) -> int:
 
 def read(site: Site) -> BatchSettings:
     """Parses the settings of the site. Raises InputError if a setting is invalid."""
-    service = site.settings.get("service", "")
+    service, texts = site.settings.get("service", ""), _texts(site)
     try:
         find("batches", service)
     except NotFoundError as error:
-        raise _wrong(site, "service", f"{service!r} is not a known batch service", error.hint) from error
+        raise texts.wrong("service", f"{service!r} is not a known batch service", error.hint) from error
     for name in (name for names in CREDENTIALS.values() for name in names):
         check_credential(name, site.settings.get(name), f"site {site.name}: settings.{name}")
     return BatchSettings(
@@ -102,19 +100,19 @@ def read(site: Site) -> BatchSettings:
         bucket_endpoint=_endpoint(site),
         bucket_region=_bucket_region(site),
         largest=Amounts(
-            cpus=float(_number(site, "cpus", "4", 1, 1000)),
+            cpus=float(texts.number("cpus", "4", 1, 1000)),
             memory_bytes=_memory(site),
-            gpus=_number(site, "gpus", "0", 0, 64),
+            gpus=texts.number("gpus", "0", 0, 64),
         ),
-        max_machines=_number(site, "max_machines", "100", 1, _MOST_JOBS),
-        python=_text(site, "python", "python3", _PROGRAM),
-        queue_timeout_seconds=_seconds(site, "queue_timeout", "24h", least=1.0),
-        time_limit_seconds=_seconds(site, "time_limit", "7d", least=60.0),
-        poll_seconds=_seconds(site, "poll", "5s", least=0.05),
-        checkpoints_seconds=_seconds(site, "checkpoints", "60s", least=0.05),
-        keep_seconds=_seconds(site, "keep", "14d", least=60.0),
+        max_machines=texts.number("max_machines", "100", 1, _MOST_JOBS),
+        python=texts.one("python", PROGRAM, "python3"),
+        queue_timeout_seconds=texts.seconds("queue_timeout", "24h", least=1.0),
+        time_limit_seconds=texts.seconds("time_limit", "7d", least=60.0),
+        poll_seconds=texts.seconds("poll", "5s", least=0.05),
+        checkpoints_seconds=texts.seconds("checkpoints", "60s", least=0.05),
+        keep_seconds=texts.seconds("keep", "14d", least=60.0),
         shared_root=_shared_root(site),
-        spot=_flag(site, "spot"),
+        spot=texts.flag("spot"),
         price_micros=_price(site),
         currency=_currency(site),
     )
@@ -158,11 +156,14 @@ def check_site(site: Site) -> None:
     read(site)
 
 
+def _texts(site: Site) -> SettingTexts:
+    return SettingTexts(texts=site.settings, owner=f"site {site.name}")
+
+
 def _bucket(site: Site) -> str:
     url = site.settings.get("bucket", "")
     if not url:
-        raise _wrong(
-            site,
+        raise _texts(site).wrong(
             "bucket",
             "the setting is missing",
             "Set bucket=s3://BUCKET/PREFIX or bucket=gs://BUCKET/PREFIX.",
@@ -174,8 +175,8 @@ def _bucket(site: Site) -> str:
 def _endpoint(site: Site) -> str:
     url = site.settings.get("bucket_endpoint", "")
     if url and (not url.startswith(("http://", "https://")) or "@" in url):
-        raise _wrong(
-            site, "bucket_endpoint", f"{url!r} is not the address of a server", "Write https://HOST."
+        raise _texts(site).wrong(
+            "bucket_endpoint", f"{url!r} is not the address of a server", "Write https://HOST."
         )
     return url
 
@@ -184,49 +185,28 @@ def _bucket_region(site: Site) -> str:
     """Return the region of the bucket for the signatures of requests. It is empty if the environment or the
     server of the bucket decides."""
     region = site.settings.get("bucket_region", "")
-    if region and not _REGION.fullmatch(region):
-        raise _wrong(site, "bucket_region", f"{region!r} is not a region", "Write for example eu-central-1.")
+    if region and not REGION.fullmatch(region):
+        raise _texts(site).wrong(
+            "bucket_region", f"{region!r} is not a region", "Write for example eu-central-1."
+        )
     if not site.settings.get("bucket", "").startswith("s3://"):
         return ""
     is_own = site.settings.get("service") != "aws" or site.settings.get("bucket_endpoint")
     return region or ("" if is_own else site.settings.get("region", ""))
 
 
-def _flag(site: Site, name: str) -> bool:
-    text = site.settings.get(name, "false")
-    if text not in ("true", "false"):
-        raise _wrong(site, name, f"{text!r} is neither true nor false", "The default is false.")
-    return text == "true"
-
-
-def _number(site: Site, name: str, usual: str, least: int, most: int) -> int:
-    text = site.settings.get(name, usual)
-    if not text.isdigit() or not least <= int(text) <= most:
-        raise _wrong(
-            site, name, f"{text!r} is not a whole number from {least} to {most}", f"The default is {usual}."
-        )
-    return int(text)
-
-
 def _memory(site: Site) -> int:
     try:
         return parse_bytes(site.settings.get("memory", "15GiB"))
     except InputError as error:
-        raise _wrong(site, "memory", error.message, error.hint) from error
-
-
-def _text(site: Site, name: str, usual: str, form: re.Pattern[str] = _PATH) -> str:
-    text = site.settings.get(name, usual)
-    if text != "/" and not form.fullmatch(text):
-        raise _wrong(site, name, f"{text!r} is not valid", f"The default is {usual}.")
-    return text
+        raise _texts(site).wrong("memory", error.message, error.hint) from error
 
 
 def _shared_root(site: Site) -> str:
     path = site.settings.get("shared_root", "")
     if path and (not path.startswith("/") or not path.isprintable() or ".." in path.split("/")):
-        raise _wrong(
-            site, "shared_root", f"{path!r} is not an absolute path", "Write for example /fsx/storage."
+        raise _texts(site).wrong(
+            "shared_root", f"{path!r} is not an absolute path", "Write for example /fsx/storage."
         )
     return path.rstrip("/") or path
 
@@ -236,27 +216,13 @@ def _price(site: Site) -> int | None:
     try:
         return parse_micros(text) if text else None
     except InputError as error:
-        raise _wrong(site, "price_per_hour", error.message, error.hint) from error
+        raise _texts(site).wrong("price_per_hour", error.message, error.hint) from error
 
 
 def _currency(site: Site) -> str:
     text = site.settings.get("currency", "USD")
     if not _CURRENCY.fullmatch(text):
-        raise _wrong(
-            site, "currency", f"{text!r} is not the code of a currency", "Write three capital letters: USD."
+        raise _texts(site).wrong(
+            "currency", f"{text!r} is not the code of a currency", "Write three capital letters: USD."
         )
     return text
-
-
-def _seconds(site: Site, name: str, usual: str, *, least: float) -> float:
-    try:
-        seconds = parse_seconds(site.settings.get(name, usual))
-    except InputError as error:
-        raise _wrong(site, name, error.message, error.hint) from error
-    if seconds < least:
-        raise _wrong(site, name, f"is less than {least:g} s", f"The default is {usual}.")
-    return seconds
-
-
-def _wrong(site: Site, name: str, problem: str, hint: str) -> InputError:
-    return InputError(problem, hint=hint, place=f"site {site.name}: settings.{name}")

@@ -3,13 +3,12 @@
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from ipaddress import ip_network
 
-from gridmill.domain.amounts import parse_seconds
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
 from gridmill.domain.rental_terms import RENTAL_SETTINGS, rental_terms
 from gridmill.domain.resource import Resource
+from gridmill.domain.setting_texts import PROGRAM, SettingTexts
 from gridmill.domain.site import Site, check_settings
 from gridmill.errors import InputError, NotFoundError
 from gridmill.plugins import find
@@ -28,7 +27,6 @@ SETTINGS = {
 _EXTRAS = re.compile(r"[a-z0-9,]*")
 _DRIVER = re.compile(r"\d+(\.\d+)*")
 _PATH = re.compile(r"/[^\x00-\x1f\x7f]+")
-_PROGRAM = re.compile(r"[\w.+-]+|/[^\x00-\x1f\x7f]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,21 +46,22 @@ class CloudSettings:
 def read(site: Site) -> CloudSettings:
     """Parses the settings of the site. Raises InputError if a setting is invalid."""
     provider = site.settings.get("provider", "")
+    texts = SettingTexts(texts=site.settings, owner=f"site {site.name}")
     try:
         find("clouds", provider)
     except NotFoundError as error:
-        raise _wrong(site, "provider", f"{provider!r} is not a known provider", error.hint) from error
+        raise texts.wrong("provider", f"{provider!r} is not a known provider", error.hint) from error
     _check_names(site, provider)
     rental_terms(Resource(name=site.name, type=JobKind.TRAINING, site=site.name), site)
     return CloudSettings(
         provider=provider,
-        max_machines=_machines(site),
-        python=_text(site, "python", "/opt/gridmill/bin/python", _PATH),
-        base_python=_text(site, "base_python", "python3", _PROGRAM),
-        extras=_text(site, "extras", "data,learning,objects,tls", _EXTRAS),
-        boot_timeout_seconds=_seconds(site, "boot_timeout", "10m"),
-        least_driver=_text(site, "least_driver", "525", _DRIVER),
-        allowed_addresses=_networks(site),
+        max_machines=texts.number("max_machines", "8", 1, 1000),
+        python=texts.one("python", _PATH, "/opt/gridmill/bin/python"),
+        base_python=texts.one("base_python", PROGRAM, "python3"),
+        extras=texts.one("extras", _EXTRAS, "data,learning,objects,tls"),
+        boot_timeout_seconds=texts.seconds("boot_timeout", "10m"),
+        least_driver=texts.one("least_driver", _DRIVER, "525"),
+        allowed_addresses=texts.networks("ssh_from", "0.0.0.0/0"),
     )
 
 
@@ -90,36 +89,3 @@ def check_resource(resource: Resource, site: Site) -> None:
 def check_site(site: Site) -> None:
     """Raises InputError if a setting of the site is invalid."""
     read(site)
-
-
-def _machines(site: Site) -> int:
-    text = site.settings.get("max_machines", "8")
-    if not text.isdigit() or not 1 <= int(text) <= 1000:
-        raise _wrong(site, "max_machines", f"{text!r} is not a number from 1 to 1000", "The default is 8.")
-    return int(text)
-
-
-def _text(site: Site, name: str, usual: str, form: re.Pattern[str]) -> str:
-    text = site.settings.get(name, usual)
-    if not form.fullmatch(text):
-        raise _wrong(site, name, f"{text!r} is not valid", f"The default is {usual}.")
-    return text
-
-
-def _seconds(site: Site, name: str, usual: str) -> float:
-    try:
-        return parse_seconds(site.settings.get(name, usual))
-    except InputError as error:
-        raise _wrong(site, name, error.message, error.hint) from error
-
-
-def _networks(site: Site) -> tuple[str, ...]:
-    text = site.settings.get("ssh_from", "0.0.0.0/0")
-    try:
-        return tuple(str(ip_network(part.strip())) for part in text.split(","))
-    except ValueError as error:
-        raise _wrong(site, "ssh_from", str(error), "Write for example 203.0.113.7/32.") from error
-
-
-def _wrong(site: Site, name: str, problem: str, hint: str) -> InputError:
-    return InputError(problem, hint=hint, place=f"site {site.name}: settings.{name}")
