@@ -81,7 +81,7 @@ def serve_node(folder: Path) -> None:
         setattr(control.rentals, name, ThreadRunner(node.wake))
     control.ledger.load()
     transaction = control.begin()
-    settings = {"provider": "simulated", "max_hours": "1"}
+    settings = {"provider": "simulated", "max_hours": "1", "max_machines": str(MACHINES + 2)}
     transaction.put(Site(name=SITE, kind=SiteKind.CLOUD, nodes=world.nodes(), settings=settings))
     control.ledger.commit(transaction)
     identity = Identity(version="0", home=str(folder), address="", embedded=False)
@@ -171,7 +171,7 @@ def in_simulated_time() -> list[Result]:
         store=MemoryStore(),
         job_seconds=3600.0,
         machines=MACHINES + 2,
-        settings={"max_hours": "4"},
+        settings={"max_hours": "4", "max_machines": str(MACHINES + 2)},
     )
     simulation.declare()
     simulation.submit(MACHINES)

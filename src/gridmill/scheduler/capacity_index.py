@@ -5,13 +5,19 @@ from collections.abc import Mapping
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.rental_nodes import type_of
 from gridmill.domain.run import Attempt
-from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, DeploymentState, PodState
 from gridmill.scheduler.capacity import Nodes, Pods, slot_of
 from gridmill.scheduler.nodes_within_terms import types_and_reason
 from gridmill.scheduler.run_index import forget
 from gridmill.scheduler.sorted_tuples import SortedTuples
+
+_INSTANCE_TYPE = "instance_type"
+"""The setting of a resource at a cloud site that selects a type of machine."""
+_Settings = tuple[tuple[str, str], ...]
+"""The sorted settings of a resource."""
 
 
 class ProjectTotals:
@@ -102,11 +108,14 @@ class CapacityIndex:
         """The start and the end of the lifetime of each pod whose site limits it."""
         self.on: dict[str, dict[str, None]] = {}
         """The live attempts of each pod, deployment and JobRun."""
-        self._rentable_types: dict[
-            tuple[str, tuple[tuple[str, str], ...]], tuple[frozenset[str] | None, str]
-        ] = {}
+        self._rentable_types: dict[tuple[str, _Settings], tuple[frozenset[str] | None, str]] = {}
         """The types of machines that resources may use, and the reason if there are none, by site and
         settings of the resource. The result is cached, because it is needed for each job."""
+        self._usable: dict[tuple[str, _Settings, bool], tuple[Node, ...]] = {}
+        """The result of `usable_nodes`, by its arguments. It is cached, because the plan and the status of
+        each job need it, and a cloud site has a node for each machine of each type."""
+        self._usable_shapes: dict[tuple[str, _Settings, Amounts], tuple[Amounts, ...]] = {}
+        """The result of `usable_shapes`, by its arguments."""
 
     # --- sites
 
@@ -114,10 +123,8 @@ class CapacityIndex:
         """Insert a site into the index, or replace it."""
         old = self.sites.get(site.name)
         self.sites[site.name] = site
-        if old is None or (old.nodes, old.market, old.settings) != (site.nodes, site.market, site.settings):
-            self._rentable_types = {
-                key: one for key, one in self._rentable_types.items() if key[0] != site.name
-            }
+        if old is None or _what_nodes_depend_on(old) != _what_nodes_depend_on(site):
+            self._forget_choices(site.name)
         if old is not None and (old.nodes, old.cpu_share) == (site.nodes, site.cpu_share):
             return
         self._forget_nodes(old)
@@ -132,6 +139,7 @@ class CapacityIndex:
     def drop_site(self, name: str) -> None:
         """Remove a site from the index. The deployments of the site stay in the index until they end."""
         self._forget_nodes(self.sites.pop(name, None))
+        self._forget_choices(name)
         self.nodes.pop(name, None)
         self.shapes.pop(name, None)
         self.largest.pop(name, None)
@@ -143,6 +151,53 @@ class CapacityIndex:
         if key not in self._rentable_types:
             self._rentable_types[key] = types_and_reason(site, settings)
         return self._rentable_types[key]
+
+    def may_use(self, site: Site, settings: Mapping[str, str], node: str) -> bool:
+        """Return whether deployments of a resource with these settings may use a node. The nodes `TYPE#K` of
+        a cloud site stand for machines that could be rented, and the terms of the resource must permit such
+        a machine. If the offers for these terms are unknown, only the selected type is checked."""
+        if site.kind is not SiteKind.CLOUD:
+            return True
+        types, _ = self.types_and_reason(site, settings)
+        if types is not None:
+            return type_of(node) in types
+        wanted = settings.get(_INSTANCE_TYPE, "")
+        return not wanted or type_of(node) == wanted
+
+    def usable_nodes(
+        self, site: Site, settings: Mapping[str, str], *, away: bool = False
+    ) -> tuple[Node, ...]:
+        """Return the nodes of a site that deployments of a resource with these settings may use: the nodes
+        of their partition, or the machines that can be rented within their terms. With `away`, the function
+        returns those of the unavailable nodes."""
+        key = site.name, tuple(sorted(settings.items())), away
+        nodes = self._usable.get(key)
+        if nodes is None:
+            known = site.away if away else site.nodes
+            nodes = tuple(node for node in known if self.may_use(site, settings, node.name))
+            if site.partitions:
+                named = settings.get("partition") or site.settings.get("partition") or site.partitions[0]
+                wanted = frozenset(named.split(","))
+                nodes = tuple(node for node in nodes if not wanted.isdisjoint(node.partitions))
+            self._usable[key] = nodes
+        return nodes
+
+    def usable_shapes(self, site: Site, settings: Mapping[str, str], least: Amounts) -> tuple[Amounts, ...]:
+        """Return the different sizes of `usable_nodes`, also of the unavailable ones, that are not smaller
+        than `least`."""
+        key = site.name, tuple(sorted(settings.items())), least
+        shapes = self._usable_shapes.get(key)
+        if shapes is None:
+            nodes = (*self.usable_nodes(site, settings), *self.usable_nodes(site, settings, away=True))
+            sizes = dict.fromkeys(node.capacity for node in nodes)
+            shapes = self._usable_shapes[key] = tuple(one for one in sizes if least.fits_in(one))
+        return shapes
+
+    def _forget_choices(self, name: str) -> None:
+        """Forget which nodes of a site the resources may use."""
+        self._rentable_types = {key: one for key, one in self._rentable_types.items() if key[0] != name}
+        self._usable = {key: one for key, one in self._usable.items() if key[0] != name}
+        self._usable_shapes = {key: one for key, one in self._usable_shapes.items() if key[0] != name}
 
     def _forget_nodes(self, site: Site | None) -> None:
         for node in site.nodes if site else ():
@@ -355,6 +410,11 @@ def expiry(deployment: Deployment) -> float:
     recorded when the deployment became idle."""
     idle_since = deployment.idle_since
     return float("inf") if idle_since is None else idle_since + deployment.keep_seconds
+
+
+def _what_nodes_depend_on(site: Site) -> tuple[object, ...]:
+    """Return the properties of a site that determine which of its nodes a resource may use."""
+    return site.kind, site.nodes, site.away, site.partitions, site.market, site.settings
 
 
 def _size(amounts: Amounts) -> tuple[int, int, float]:

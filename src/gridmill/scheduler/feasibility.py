@@ -11,16 +11,11 @@ from gridmill.domain.amounts import GIB, MIB, Amounts, show_bytes, show_count
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.rental_nodes import type_of
 from gridmill.domain.resource import JOB_CPUS, Resource, asks_for_need
 from gridmill.domain.site import ELSEWHERE, LOCAL, Node, Site, SiteKind
 from gridmill.scheduler.capacity import most_jobs, places_in
 from gridmill.scheduler.queue import Demand
 from gridmill.scheduler.snapshot import Snapshot
-
-INSTANCE_TYPE = "instance_type"
-"""The setting of a resource at a cloud site that selects a type of machine."""
-
 
 NO_GANGS_HINT = "Use a resource at another site, or `workers: 1`."
 
@@ -53,38 +48,21 @@ def fitting_shapes(snapshot: Snapshot, resource: Resource) -> tuple[Amounts, ...
     )
     site = snapshot.sites.get(resource.site)
     if site is not None and (site.kind is SiteKind.CLOUD or "partition" in resource.settings):
-        nodes = (*_nodes_of(snapshot, site, resource), *_nodes_of(snapshot, site, resource, away=True))
-        shapes = tuple(dict.fromkeys(node.capacity for node in nodes))
-    else:
-        past = (*site.past, *(node.capacity for node in site.away)) if site else ()
-        shapes = (*snapshot.places.shapes.get(resource.site, ()), *past)
+        return snapshot.places.usable_shapes(site, resource.settings, amounts)
+    past = (*site.past, *(node.capacity for node in site.away)) if site else ()
+    shapes = (*snapshot.places.shapes.get(resource.site, ()), *past)
     return tuple(shape for shape in shapes if amounts.fits_in(shape))
 
 
 def may_use(snapshot: Snapshot, resource: Resource, node: str) -> bool:
-    """Return whether deployments of the resource may use a node. The nodes `TYPE#K` of a cloud site stand for
-    machines that could be rented, and the terms of the resource must permit such a machine. If the offers for
-    these terms are unknown, only the selected type is checked."""
+    """Return whether deployments of the resource may use a node; see CapacityIndex.may_use."""
     site = snapshot.sites.get(resource.site)
-    if site is None or site.kind is not SiteKind.CLOUD:
-        return True
-    types, _ = snapshot.places.types_and_reason(site, resource.settings)
-    if types is not None:
-        return type_of(node) in types
-    wanted = resource.settings.get(INSTANCE_TYPE, "")
-    return not wanted or type_of(node) == wanted
+    return site is None or snapshot.places.may_use(site, resource.settings, node)
 
 
 def _nodes_of(snapshot: Snapshot, site: Site, resource: Resource, *, away: bool = False) -> tuple[Node, ...]:
-    """Return the nodes of the partition that the resource's deployments use, or the machines that its terms
-    permit. If the site has neither partitions nor rented machines, the function returns all nodes."""
-    known = site.away if away else site.nodes
-    nodes = tuple(node for node in known if may_use(snapshot, resource, node.name))
-    if not site.partitions:
-        return nodes
-    named = resource.settings.get("partition") or site.settings.get("partition") or site.partitions[0]
-    wanted = named.split(",")
-    return tuple(node for node in nodes if any(name in node.partitions for name in wanted))
+    """Return the nodes that deployments of the resource may use; see CapacityIndex.usable_nodes."""
+    return snapshot.places.usable_nodes(site, resource.settings, away=away)
 
 
 def fits_now(snapshot: Snapshot, site: str, need: Amounts) -> bool:

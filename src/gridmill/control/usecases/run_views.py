@@ -39,6 +39,8 @@ _KEPT_VIEWS = 32
 _UNCHANGED_SECONDS = 0.1
 """The seconds for which a view is valid while nothing is committed. Progress and reasons in a view change
 without a commit."""
+_LOCK_SECONDS = 0.01
+"""A reader waits at most this long for a tick that runs, if the view in memory may be used meanwhile."""
 _COST, _LONGEST_SECONDS = 40, 2.0
 """The largest age of a view of a run with many jobs: this many times the time that it took to make the view,
 and at most this many seconds. After half of the largest age of a view, one reader makes the view again,
@@ -175,7 +177,7 @@ class RunViews:
         renews = run_id in self._renewing
         try:
             kept = None if renews else self._right(run_id)
-            return (kept or self._made(run_id, fresh=renews)).encoded(since)
+            return (kept or self._made(run_id, fresh=False, renews=renews)).encoded(since)
         finally:
             self._renewing.discard(run_id)
 
@@ -192,10 +194,17 @@ class RunViews:
         run = self._ledger.snapshot.runs.get(run_id) or self._ledger.read(Run, run_id)
         return kept if run == kept.view.run else None
 
-    def _made(self, run_id: str, *, fresh: bool) -> _KeptView:
+    def _made(self, run_id: str, *, fresh: bool, renews: bool = False) -> _KeptView:
+        """Make the view of a run again. While a tick runs, the view in memory is used if nothing was
+        committed since it was made, or if it `renews` a view that is still valid."""
         read, began = self.read(run_id, SHOWN), self._control.clock.monotonic()
-        with self._node.lock:
-            if not fresh and (kept := self._right(run_id)) is not None:
+        is_locked = not fresh and self._node.lock.acquire(timeout=_LOCK_SECONDS)
+        if not fresh and not is_locked and (kept := self._meanwhile(run_id)) is not None:
+            return kept
+        if not is_locked:
+            self._node.lock.acquire()
+        try:
+            if not (fresh or renews) and (kept := self._right(run_id)) is not None:
                 return kept  # another reader made the view while this reader waited for the lock
             commits, waited = self._node.commits, self._control.clock.monotonic() - began
             view = self.make(run_id, read, SHOWN)
@@ -204,6 +213,15 @@ class RunViews:
             until = now + lasts if view.left_out else now
             kept = self._kept[run_id] = _KeptView(view, commits, now, until)
             return kept
+        finally:
+            self._node.lock.release()
+
+    def _meanwhile(self, run_id: str) -> _KeptView | None:
+        """Return the view in memory that readers may use while a tick runs, if there is one."""
+        kept, now = self._kept.get(run_id), self._control.clock.monotonic()
+        if kept is None or now > kept.made + _LONGEST_SECONDS:
+            return None
+        return kept if kept.commits == self._node.commits else self._right(run_id)
 
     def report(self, run_id: str, limit: ViewLimit) -> RunView:
         """Return a view with more jobs, for the report. Raises NotFoundError."""

@@ -181,10 +181,16 @@ class SimulatedAccount:
             return
         self._settled = now
         for one in tuple(self._live.values()):
-            self._settle_machine(one, now)
-            if one.ended <= now:
-                del self._live[one.id]
-                self._machine_ended(one)
+            self._settle_one(one, now)
+
+    def _settle_one(self, one: SimulatedMachine, now: float) -> None:
+        """Executes what has happened to one machine until now."""
+        if one.id not in self._live:
+            return
+        self._settle_machine(one, now)
+        if one.ended <= now:
+            del self._live[one.id]
+            self._machine_ended(one)
 
     def _settle_again(self) -> None:
         """Executes what happens now because of a call or a fault."""
@@ -244,8 +250,8 @@ class SimulatedAccount:
     def note_contact(self, machine_id: str) -> bool:
         """Notes a contact between the machine and the control node. Returns False if the machine does not
         work."""
-        self.settle()
         one, now = self.every[machine_id], self.clock.monotonic()
+        self._settle_one(one, now)  # not all machines, because every machine has a contact in each step
         if not one.works(now):
             return False
         one.last_contact = now
@@ -253,10 +259,10 @@ class SimulatedAccount:
 
     def note_job(self, machine_id: str, running: bool) -> None:
         """Notes whether a job runs on the machine now."""
-        self.settle()
-        one = self.every[machine_id]
+        one, now = self.every[machine_id], self.clock.monotonic()
+        self._settle_one(one, now)
         if one.busy and not running:
-            one.idle_since = self.clock.monotonic()
+            one.idle_since = now
         one.busy = running and one.ended == inf
 
     def note_egress(self, machine_id: str, size_bytes: int) -> None:
