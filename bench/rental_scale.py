@@ -49,6 +49,7 @@ that permits one call in a second and one launch in 12 s.
 
 def serve_node(folder: Path) -> None:
     """The control node: prints its address, serves until its input ends."""
+    import gridmill.cli  # noqa: F401  sets the thresholds of the garbage collector, as in `gridmill up`
     from gridmill.api.app import make_app
     from gridmill.control.background import ThreadRunner
     from gridmill.control.usecases.service import Identity, Service

@@ -98,6 +98,36 @@ def test_of_many_readers_one_renews_a_view_before_it_is_too_old():
     assert decode(cases.ready("run", {**query, "since": renewed.version}), RunView).unchanged
 
 
+@pytest.mark.parametrize(("jobs", "committed"), [(3, False), (MANY, False), (MANY, True)])
+def test_a_reader_gets_the_view_in_memory_while_a_tick_runs(jobs: int, committed: bool):
+    grid = simulation(lambda order: Behaviour(seconds=100.0))
+    cases = service(grid)
+    run_id = cases.start_run(many(jobs)).run.id
+    query, clock = {"run_id": run_id, "since": ""}, grid.node.control.clock
+    first = answer(cases, "run", **query)
+    kept = cases._run_views._kept.get(run_id)
+    kept.until = clock.monotonic() + 2.0 if jobs == MANY else kept.until
+    kept.commits = -1 if committed else kept.commits
+    clock.advance(1.5)  # the view has to be made again
+    tick_runs, tick_ends = threading.Event(), threading.Event()
+
+    def tick() -> None:
+        with grid.node.lock:
+            tick_runs.set()
+            tick_ends.wait(20.0)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        assert tick_runs.wait(20.0)
+        assert answer(cases, "run", **query) == first
+    finally:
+        tick_ends.set()
+        thread.join()
+    answer(cases, "run", **query)
+    assert cases._run_views._kept.get(run_id).made == clock.monotonic()
+
+
 def test_the_memory_of_kept_events_is_bounded():
     tails, size = EventTails(), 10_000
     tails.follow("p-1", lambda: 0)

@@ -166,3 +166,23 @@ def test_a_site_shows_each_type_once_and_the_number_of_machines():
     assert node_count(site) == "up to 8 machines of 4 types"
     assert len(site.nodes) == 32
     assert {node.name for node in site.kinds_of_nodes} == {"small", "large", "gpu", "big.gpu"}
+
+
+def test_the_nodes_that_a_resource_may_use_are_found_once_until_the_site_changes():
+    resource = a_resource(gpus=1, instance_type="gpu")
+    site = a_market(resource)
+    snapshot = Snapshot([site, resource, a_run(), a_job_run()])
+    places, settings = snapshot.places, resource.settings
+    first = places.usable_nodes(snapshot.sites["aws"], settings)
+    assert {type_of(node.name) for node in first} == {"gpu"}
+    plan(snapshot, 0.0)
+    assert places.usable_nodes(snapshot.sites["aws"], settings) is first
+    snapshot.put(replace(site, route=None))
+    assert places.usable_nodes(snapshot.sites["aws"], settings) is first
+    snapshot.put(replace(site, nodes=site.nodes[:2]))
+    assert {node.name for node in places.usable_nodes(snapshot.sites["aws"], settings)} <= {
+        node.name for node in site.nodes[:2]
+    }
+    snapshot.put(replace(site, away=first[:1]))
+    assert places.usable_nodes(snapshot.sites["aws"], settings, away=True) == first[:1]
+    assert places.usable_nodes(snapshot.sites["aws"], settings) == first
