@@ -104,7 +104,6 @@ def test_the_bucket_uses_the_profile_too(
     home.close()
 
 
-@pytest.mark.soak  # not stable yet beside other tests: an attempt is sometimes repeated
 def test_a_lost_answer_of_aws_submits_no_second_job(home: AwsHome) -> None:
     home.aws.world.faults.lose_answers("SubmitJob")
     assert home.ended(home.start()).run.state is RunState.SUCCEEDED

@@ -1,10 +1,7 @@
 """Jobs with several ranks at AWS Batch: nodes of one multi-node parallel job, which find each other."""
 
-import os
-import signal
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -52,14 +49,6 @@ else:
 """
 
 
-def end_ranks(script: Path) -> None:
-    """End the ranks of a machine that has died: it kills the processes of Gridmill, and not all of theirs."""
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and os.fsencode(script) in (entry / "cmdline").read_bytes().split(b"\0"):
-                os.kill(int(entry.name), signal.SIGKILL)
-
-
 @pytest.fixture
 def home(tmp_path: Path, server: str, aws: AwsBatchSimulation) -> Iterator[AwsHome]:
     aws.add_environment("on-demand", kind=Kind.EC2)
@@ -67,7 +56,6 @@ def home(tmp_path: Path, server: str, aws: AwsBatchSimulation) -> Iterator[AwsHo
     made = AwsHome(tmp_path, server, aws, queue="even")
     yield made
     made.close()
-    end_ranks(made.folder / "project" / "ranks.py")
 
 
 def start(home: AwsHome, end: str, begin: str = "", workers: int = 2) -> str:

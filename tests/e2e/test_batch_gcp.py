@@ -62,7 +62,6 @@ def home(tmp_path: Path, server: str, gcp: GcpBatchSimulation) -> Iterator[GcpHo
     made.close()
 
 
-@pytest.mark.soak  # not stable yet beside other tests: an attempt is sometimes repeated
 def test_a_run_at_google_survives_a_new_control_node_and_a_preempted_machine(home: GcpHome) -> None:
     run = home.start(ONCE)
     home.wait(lambda: "waits" in home.log(run), "the job runs")
@@ -81,7 +80,6 @@ def test_a_run_at_google_survives_a_new_control_node_and_a_preempted_machine(hom
     assert output.read_text().split()[:2] == ["20000", "19999"]
 
 
-@pytest.mark.soak  # not stable yet beside other tests: an attempt is sometimes repeated
 def test_a_lost_answer_of_google_submits_no_second_job(home: GcpHome) -> None:
     home.gcp.world.faults.lose_answers("jobs.create")
     assert home.ended(home.start()).run.state is RunState.SUCCEEDED

@@ -1,7 +1,8 @@
 """Runs the containers of simulated batch services as processes of this machine.
 
 A container is a process in a folder of its own, with no other environment than that of its image and its job.
-If the first process of a container ends, its other processes are killed, as a container runtime does.
+If the command of a container ends, its other processes are killed, as a container runtime does. Containers of
+other simulations may have the same ids, so that no process is found by an id: see `container_init`.
 """
 
 import os
@@ -10,26 +11,24 @@ import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import BinaryIO
 
 from gridmill.domain.frozen import dataclass
 from gridmill.ports.clock import Clock
+from gridmill.testing.cloud import container_init
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The search path in a container whose image sets none, as Docker sets it."""
 _CANNOT_START = 127
-_KILL_SECONDS = 10.0
-_POLL_SECONDS = 0.005
-_EMPTY_LOOKS = 2
-_DEATH_SIGNAL = ("setpriv", "--pdeathsig", "KILL", "--")
-"""The first process of a container is killed if the simulation is."""
+_KILL_SECONDS = 60.0
+"""The time in which all processes of a container end after they were killed."""
+_FIRST = (sys.executable, "-I", "-S", container_init.__file__)
 
 OnExit = Callable[[str, int], None]
 
@@ -76,7 +75,6 @@ class Containers:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
         self._is_closing = False
-        self._death_signal = _DEATH_SIGNAL if shutil.which(_DEATH_SIGNAL[0]) else ()
         # One thread starts all processes: the signal at the death of the parent is sent if that thread ends.
         self._thread = threading.Thread(target=self._run, name="containers", daemon=True)
         self._thread.start()
@@ -89,12 +87,12 @@ class Containers:
         self._order(lambda: self._start(id, image, command, environment, on_exit))
 
     def stop(self, id: str) -> None:
-        """Sends SIGTERM to the first process of a container. If the container has ended, nothing happens."""
+        """Sends SIGTERM to the command of a container. If the container has ended, nothing happens."""
         self._order(lambda: self._signal(id, signal.SIGTERM))
 
     def kill(self, id: str) -> None:
         """Kills all processes of a container. If the container has ended, nothing happens."""
-        self._order(lambda: self._signal(id, signal.SIGKILL))
+        self._order(lambda: self._signal(id, container_init.KILL))
 
     def lines(self, id: str) -> list[Line]:
         """Returns the output of a container so far."""
@@ -115,6 +113,8 @@ class Containers:
             os.eventfd_write(self._wake_fd, 1)
 
     def _run(self) -> None:
+        # a new container inherits the mask, so that it gets a signal that is sent before it waits for signals
+        signal.pthread_sigmask(signal.SIG_BLOCK, container_init.AWAITED)
         while not self._is_closing:
             for key, _ in self._selector.select():
                 if key.fileobj == self._wake_fd:
@@ -138,7 +138,7 @@ class Containers:
         argv = (*image.entry_point, *command)
         try:
             process = subprocess.Popen(
-                (*self._death_signal, *argv),
+                (*_FIRST, str(os.getpid()), *argv),
                 cwd=folder,
                 env=home | dict(image.environment) | dict(environment),
                 stdin=subprocess.DEVNULL,
@@ -146,7 +146,7 @@ class Containers:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        except (OSError, IndexError) as error:
+        except OSError as error:
             self._lines[id].append(Line(time=self._clock.now(), text=f"{error}"))
             shutil.rmtree(folder, ignore_errors=True)
             on_exit(id, _CANNOT_START)
@@ -184,11 +184,13 @@ class Containers:
         container.on_exit(container.id, code if code >= 0 else 128 - code)
 
     def _remove(self, container: _Container) -> None:
-        """Kills the remaining processes of a container, reads the rest of its output, and deletes its
-        folder."""
-        container.process.kill()
-        _kill_all(container.id)
-        container.process.wait()
+        """Kills the processes of a container, reads the rest of its output, and deletes its folder."""
+        container.process.send_signal(container_init.KILL)
+        try:
+            container.process.wait(_KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            container.process.kill()
+            container.process.wait()
         while self._read(container):
             continue
         if container.rest:
@@ -211,29 +213,3 @@ class Containers:
         self._is_closing = True
         for container in list(self._containers.values()):
             self._remove(container)
-
-
-def _kill_all(id: str) -> None:
-    """Kills all processes that have the host name of a container in their environment."""
-    deadline, empty = time.monotonic() + _KILL_SECONDS, 0
-    # A process that starts a program has no environment for a moment, so that one look is not enough.
-    while empty < _EMPTY_LOOKS and time.monotonic() < deadline:
-        pids = list(_processes(id))
-        empty = 0 if pids else empty + 1
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if pids:
-            time.sleep(_POLL_SECONDS)
-
-
-def _processes(id: str) -> Iterator[int]:
-    mark = f"HOSTNAME={id}".encode()
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and int(name) != os.getpid():
-            try:
-                variables = Path(f"/proc/{name}/environ").read_bytes()
-            except OSError:
-                continue
-            if mark in variables.split(b"\0"):
-                yield int(name)
