@@ -10,7 +10,7 @@ import pytest
 from gridmill.domain.states import FINISHED_RUNS, AttemptState, RunState
 from gridmill.testing.cloud.aws_batch.records import Kind
 from gridmill.testing.cloud.aws_batch.simulation import AwsBatchSimulation, simulated_aws_batch
-from gridmill.testing.cloud.batch_faults import BatchFaults
+from gridmill.testing.cloud.cloud_faults import BatchFaults
 from gridmill.testing.cloud.containers import Image
 from tests.e2e.test_batch_site import ONCE, Home, server, two
 from tests.kit.objectstore import KEYS

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gridmill.domain.states import AttemptState, RunState
-from gridmill.testing.cloud.batch_faults import BatchFaults
+from gridmill.testing.cloud.cloud_faults import BatchFaults
 from gridmill.testing.cloud.containers import Image
 from gridmill.testing.cloud.gcp_batch.simulation import GcpBatchSimulation, simulated_gcp_batch
 from tests.e2e.test_batch_site import ONCE, Home, server, two

@@ -2,19 +2,24 @@
 simulation."""
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 
 from gridmill.errors import InputError
 from gridmill.ports.clock import Clock
-from gridmill.testing.cloud.batch_faults import BatchFaults
+from gridmill.testing.cloud.cloud_faults import BatchFaults
 from gridmill.testing.cloud.containers import Containers, Image
 from gridmill.testing.cloud.machine_host import NoMachines
 from gridmill.testing.cloud.wire_simulation import CloudWorld, WireSimulation
 
+_SCHEDULE_SECONDS = 1.0
+"""How long the scheduler waits before it looks again at those that wait, if it knows of no change."""
 
-class BatchWorld(CloudWorld):
+
+class BatchWorld(CloudWorld, ABC):
     """The time, the images and the containers of a simulated account. All its methods must be called with
-    `lock`. `changed` is notified when a job or task has a new state."""
+    `lock`. `changed` is notified when a job or task has a new state. `waiting` has the names of the jobs or
+    tasks that wait for a place, the first one first."""
 
     faults: BatchFaults
 
@@ -23,6 +28,27 @@ class BatchWorld(CloudWorld):
         self.images = dict(images)
         self.changed = threading.Condition(self.lock)
         self.containers = Containers(clock)
+        self.waiting: dict[str, None] = {}
+        self._is_dirty = False
+        self._scheduled_at = 0.0
+
+    @abstractmethod
+    def _schedule(self, now: float) -> None:
+        """Gives places to those that wait."""
+
+    def settle(self) -> float:
+        """Makes all changes that are due, gives places to those that wait, and returns the time."""
+        now = self.now()
+        self.agenda.settle(now)
+        while self.waiting and (self._is_dirty or now >= self._scheduled_at + _SCHEDULE_SECONDS):
+            self._is_dirty, self._scheduled_at = False, now
+            self._schedule(now)
+            self.agenda.settle(now)
+        return now
+
+    def needs_scheduling(self) -> None:
+        """Makes the scheduler look at those that wait again."""
+        self._is_dirty = True
 
     def new_id(self, digits: int = 32) -> str:
         """Returns a random number with so many hexadecimal digits."""

@@ -59,6 +59,18 @@ class Bill:
         return sum(item.seconds for item in self.items if item.charge == charge)
 
 
+def item(charge: Charge, subject: str, detail: str, seconds: int, amount: int, is_running: bool) -> Item:
+    """Returns an item of a bill. `amount` is its cost in micro-USD."""
+    return Item(
+        charge=charge,
+        subject=subject,
+        detail=detail,
+        seconds=seconds,
+        amount_micros=amount,
+        is_running=is_running,
+    )
+
+
 def charged_seconds(spans: Iterable[tuple[float, float]]) -> int:
     """Returns the charged seconds of the given times of use, each with a minimum of a minute."""
     return sum(max(MINIMUM_SECONDS, math.ceil(until - since)) for since, until in spans)

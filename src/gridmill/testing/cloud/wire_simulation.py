@@ -1,6 +1,8 @@
 """What the simulations of all clouds have in common: the time, the machines, the bill, and the control of a
 running simulation."""
 
+import heapq
+import itertools
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -13,7 +15,6 @@ from typing import Any
 from gridmill.errors import InputError, UnavailableError
 from gridmill.ports.clock import Clock
 from gridmill.testing.clock import FakeClock
-from gridmill.testing.cloud.agenda import Agenda
 from gridmill.testing.cloud.bill import Bill
 from gridmill.testing.cloud.cloud_faults import CloudFaults
 from gridmill.testing.cloud.machine_host import MachineHost
@@ -32,6 +33,29 @@ class WallClock:
     def monotonic(self) -> float:
         """See Clock."""
         return time.monotonic()
+
+
+class Agenda:
+    """Changes that are made when their time has come. A change gets its planned time as its argument, not the
+    time at which it is made, so that a bill does not depend on how often the simulation is asked."""
+
+    def __init__(self) -> None:
+        self._changes: list[tuple[float, int, Callable[[float], None]]] = []
+        self._numbers = itertools.count()
+
+    def at(self, time: float, change: Callable[[float], None]) -> None:
+        """Plans a change at a Unix time in seconds."""
+        heapq.heappush(self._changes, (time, next(self._numbers), change))
+
+    def settle(self, now: float) -> None:
+        """Makes all changes whose time has come, in the order of their times. A change can plan others."""
+        while self._changes and self._changes[0][0] <= now:
+            time, _, change = heapq.heappop(self._changes)
+            change(time)
+
+    def next_time(self) -> float | None:
+        """Returns the time of the next change, or None if no change is planned."""
+        return self._changes[0][0] if self._changes else None
 
 
 class CloudWorld:

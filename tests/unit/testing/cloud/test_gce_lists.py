@@ -10,9 +10,7 @@ from tests.kit.gce import IMAGE, ZONE, Gce, signed
 
 from gridmill.testing.clock import FakeClock
 from gridmill.testing.cloud.gce.prices import SERVICE
-from gridmill.testing.cloud.gce.refusal import GoogleRefusalError
 from gridmill.testing.cloud.gce.simulation import GceSimulation, simulated_gce
-from gridmill.testing.cloud.gce.throttle import Throttle
 from gridmill.testing.cloud.google_metadata import answer
 
 GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -304,20 +302,15 @@ def test_traffic_and_static_addresses_are_charged(cloud, gce):
     assert (charged["egress"], charged["public address"]) == (240_000, 10_000)
 
 
-def test_rates_are_limited(cloud, gce):
-    throttle = Throttle()
-    for _ in range(1500):
-        throttle.take("lists", 1000.0)
-    with pytest.raises(GoogleRefusalError, match="Rate Limit Exceeded"):
-        throttle.take("lists", 1000.0)
-    throttle.take("changes", 1000.0)
-    throttle.take("lists", 1000.05)
-
-
 def test_limited_rates_are_a_fault(cloud, gce):
     cloud.faults.throttling = True
     gce.get("zones")
-    assert cloud.throttle.left("lists") == 1499.0
+    assert cloud.buckets.left("lists") == 1499.0
+    now = cloud.clock.now()
+    assert cloud.buckets.take("lists", now, size=1500.0, per_second=25.0, count=1499)
+    assert gce.refused("GET", "zones") == (403, "rateLimitExceeded")
+    cloud.advance(0.05)
+    gce.get("zones")
 
 
 def test_server_errors_have_the_dialect_of_google(cloud, gce):

@@ -10,14 +10,14 @@ from typing import Any
 
 from gridmill.testing.cloud.aws_batch.records import Kind
 from gridmill.testing.cloud.aws_batch.simulation import AwsBatchSimulation, simulated_aws_batch
-from gridmill.testing.cloud.serve_batch import parser, serve
+from gridmill.testing.cloud.serve import batch_options, serve_batch
 
 _NOTICE_SECONDS = 120.0
 
 
 def main(words: Sequence[str]) -> int:
     """Serves until a signal comes, and returns the exit code."""
-    options = parser("gridmill.testing.cloud.aws_batch", __doc__)
+    options = batch_options("gridmill.testing.cloud.aws_batch", __doc__)
     options.add_argument(
         "--queues",
         default='{"queue": "EC2"}',
@@ -31,7 +31,7 @@ def main(words: Sequence[str]) -> int:
             simulation.add_queue(queue, f"{queue}-environment")
         return {name: getattr(simulation, name) for name in ("endpoint_url", "access_key", "secret_key")}
 
-    return serve(simulated_aws_batch, given, started, _NOTICE_SECONDS)
+    return serve_batch(simulated_aws_batch, given, started, _NOTICE_SECONDS)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from gridmill.testing.cloud.ec2.records import Principal
 from gridmill.testing.cloud.ec2.refusal import RefusalError, not_simulated
 from gridmill.testing.cloud.ec2.users import arn_of, is_denied
 from gridmill.testing.cloud.simulation_server import NO_ANSWER, Answer, with_fault
+from gridmill.testing.cloud.token_bucket import TokenBuckets
 
 _ACTIONS: Mapping[str, Mapping[str, Callable[[Call], dict[str, Any]]]] = {
     "batch": {
@@ -42,7 +43,7 @@ class Services:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self._tokens: dict[tuple[str, str], tuple[float, float]] = {}
+        self._buckets = TokenBuckets()
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """Carries out a request, and returns its answer."""
@@ -113,10 +114,7 @@ class Services:
     def _throttle(self, region: str, action: str, now: float) -> None:
         """Takes a token from the token bucket of one second."""
         rate = _REQUESTS_PER_SECOND.get(action, _OTHER_REQUESTS_PER_SECOND)
-        tokens, at = self._tokens.get((region, action), (rate, now))
-        tokens = min(rate, tokens + max(0.0, now - at) * rate)
-        self._tokens[(region, action)] = (tokens - 1 if tokens >= 1 else tokens, now)
-        if tokens < 1:
+        if not self._buckets.take((region, action), now, size=rate, per_second=rate):
             raise RefusalError("TooManyRequestsException", "Too Many Requests", 429)
 
 

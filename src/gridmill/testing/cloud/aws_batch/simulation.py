@@ -12,9 +12,9 @@ from gridmill.testing.cloud.aws_batch.bills import bill_of
 from gridmill.testing.cloud.aws_batch.records import Environment, Instance, Job, Kind, Queue, Status
 from gridmill.testing.cloud.aws_batch.services import Services
 from gridmill.testing.cloud.aws_batch.world import World
-from gridmill.testing.cloud.batch_faults import BatchFaults
 from gridmill.testing.cloud.batch_world import BatchSimulation
 from gridmill.testing.cloud.bill import Bill
+from gridmill.testing.cloud.cloud_faults import BatchFaults
 from gridmill.testing.cloud.containers import Image, Line
 from gridmill.testing.cloud.ec2.users import UserControl
 from gridmill.testing.cloud.simulation_server import Answer

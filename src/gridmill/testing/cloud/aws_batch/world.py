@@ -18,8 +18,8 @@ from gridmill.testing.cloud.aws_batch.records import (
     Queue,
     Status,
 )
-from gridmill.testing.cloud.batch_faults import BatchFaults
 from gridmill.testing.cloud.batch_world import BatchWorld
+from gridmill.testing.cloud.cloud_faults import BatchFaults
 from gridmill.testing.cloud.containers import Image
 from gridmill.testing.cloud.ec2 import catalogue
 from gridmill.testing.cloud.ec2.catalogue import InstanceType
@@ -31,8 +31,6 @@ _KEPT_SECONDS = 7 * 24 * 3600.0
 
 Source: https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
 """
-_SCHEDULE_SECONDS = 1.0
-"""How long the scheduler waits before it looks at the waiting jobs again, if it knows of no change."""
 
 
 Begin = Callable[["World", Job, Sequence[Job]], None]
@@ -54,27 +52,9 @@ class World(BatchWorld):
         self.jobs: History[Job] = History()
         self.children: dict[str, tuple[str, ...]] = {}
         self.open_children: dict[str, int] = {}
-        self.waiting: dict[str, None] = {}
-        """The jobs that wait for a place, the first one first. A job with nodes stands for its nodes."""
         self.placed: dict[str, Job] = {}
         self.instances: dict[str, Instance] = {}
         self.ended_instances: list[Instance] = []
-        self._is_dirty = False
-        self._scheduled_at = 0.0
-
-    def settle(self) -> float:
-        """Makes all changes that are due, places jobs, and returns the time."""
-        now = self.now()
-        self.agenda.settle(now)
-        while self.waiting and (self._is_dirty or now >= self._scheduled_at + _SCHEDULE_SECONDS):
-            self._is_dirty, self._scheduled_at = False, now
-            self._schedule(now)
-            self.agenda.settle(now)
-        return now
-
-    def needs_scheduling(self) -> None:
-        """Makes the scheduler look at the waiting jobs again."""
-        self._is_dirty = True
 
     # resources
 
@@ -143,7 +123,7 @@ class World(BatchWorld):
         self.update(replace(job, status=Status.RUNNABLE), at)
         if enters:
             self.waiting[job.id] = None
-            self._is_dirty = True
+            self.needs_scheduling()
 
     # placement
 
@@ -239,7 +219,7 @@ class World(BatchWorld):
     def release(self, job: Job, at: float) -> None:
         """Frees the place of a job. An instance without jobs ends after some time."""
         self.placed.pop(job.id, None)
-        self._is_dirty = True
+        self.needs_scheduling()
         instance = self.instances.get(job.instance_id)
         if instance is None:
             return
@@ -259,4 +239,4 @@ class World(BatchWorld):
         """Ends an instance, which is charged until then."""
         self.instances.pop(instance.id)
         self.ended_instances.append(replace(instance, ended_at=max(at, instance.launched_at)))
-        self._is_dirty = True
+        self.needs_scheduling()

@@ -6,9 +6,9 @@ It prints one line of JSON with the address and the credentials, and serves unti
 import sys
 
 from gridmill.testing.cloud.ec2.simulation import simulated_ec2
-from gridmill.testing.cloud.serve import serve
+from gridmill.testing.cloud.serve import serve_machines
 
 _NAMES = ("endpoint_url", "access_key", "secret_key")
 
 if __name__ == "__main__":
-    sys.exit(serve("gridmill.testing.cloud.ec2", __doc__, simulated_ec2, _NAMES, sys.argv[1:]))
+    sys.exit(serve_machines("gridmill.testing.cloud.ec2", __doc__, simulated_ec2, _NAMES, sys.argv[1:]))

@@ -41,13 +41,13 @@ def _of_instance(world: World, instance: Instance, now: float) -> Iterator[Item]
     amount = 0 if _is_free(instance) else bill.by_the_hour(seconds, instance.hourly_micros)
     market = "spot" if instance.is_spot else "on-demand"
     detail = f"{market} {instance.type} in {instance.zone}"
-    yield _item(Charge.MACHINE, instance.id, detail, seconds, amount, is_running)
+    yield bill.item(Charge.MACHINE, instance.id, detail, seconds, amount, is_running)
     if instance.has_public_address:
         amount = bill.by_the_hour(seconds, catalogue.ADDRESS_MICROS_PER_HOUR)
-        yield _item(Charge.ADDRESS, instance.id, "public IPv4 address", seconds, amount, is_running)
+        yield bill.item(Charge.ADDRESS, instance.id, "public IPv4 address", seconds, amount, is_running)
     if sent := world.host.egress_bytes(instance.id):
         amount = bill.by_volume(sent, catalogue.EGRESS_MICROS_PER_GB)
-        yield _item(Charge.EGRESS, instance.id, f"{sent} bytes", 0, amount, is_running)
+        yield bill.item(Charge.EGRESS, instance.id, f"{sent} bytes", 0, amount, is_running)
 
 
 def _is_free(instance: Instance) -> bool:
@@ -63,7 +63,7 @@ def _of_volumes(world: World, region: Region, now: float) -> Iterator[Item]:
         seconds = bill.charged_seconds([(volume.created_at, until)])
         amount = bill.by_the_month(seconds, volume.size_gb, catalogue.DISK_MICROS_PER_GB_MONTH)
         detail = f"{volume.size_gb} GB {volume.kind} in {volume.zone}"
-        yield _item(Charge.DISK, volume.id, detail, seconds, amount, volume.id in living)
+        yield bill.item(Charge.DISK, volume.id, detail, seconds, amount, volume.id in living)
 
 
 def _of_snapshots(world: World, region: Region, now: float) -> Iterator[Item]:
@@ -74,7 +74,7 @@ def _of_snapshots(world: World, region: Region, now: float) -> Iterator[Item]:
         seconds = bill.charged_seconds([(snapshot.created_at, until)])
         amount = bill.by_the_month(seconds, snapshot.size_gb, catalogue.SNAPSHOT_MICROS_PER_GB_MONTH)
         detail = f"snapshot of {snapshot.size_gb} GB"
-        yield _item(Charge.SNAPSHOT, snapshot.id, detail, seconds, amount, snapshot.id in living)
+        yield bill.item(Charge.SNAPSHOT, snapshot.id, detail, seconds, amount, snapshot.id in living)
 
 
 def _of_addresses(addresses: Iterable[Address], until: float | None, now: float) -> Iterator[Item]:
@@ -82,18 +82,7 @@ def _of_addresses(addresses: Iterable[Address], until: float | None, now: float)
         seconds = bill.charged_seconds([(one.allocated_at, now if until is None else until)])
         amount = bill.by_the_hour(seconds, catalogue.ADDRESS_MICROS_PER_HOUR)
         detail = f"Elastic IP address {one.address}"
-        yield _item(Charge.ADDRESS, one.allocation_id, detail, seconds, amount, until is None)
-
-
-def _item(charge: Charge, subject: str, detail: str, seconds: int, amount: int, is_running: bool) -> Item:
-    return Item(
-        charge=charge,
-        subject=subject,
-        detail=detail,
-        seconds=seconds,
-        amount_micros=amount,
-        is_running=is_running,
-    )
+        yield bill.item(Charge.ADDRESS, one.allocation_id, detail, seconds, amount, until is None)
 
 
 def leftovers(world: World) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gridmill.testing.cloud.ec2.refusal import RefusalError
+from gridmill.testing.cloud.token_bucket import TokenBuckets
 
 _LISTS, _LISTS_OF_ALL, _CHANGES = (100, 20), (50, 10), (50, 5)
 _OWN = {
@@ -30,7 +31,7 @@ class Throttle:
     gets."""
 
     def __init__(self) -> None:
-        self._buckets: dict[tuple[str, str], tuple[float, float]] = {}
+        self._buckets = TokenBuckets()
 
     def take(self, region: str, action: str, parameters: Mapping[str, Any], now: float) -> None:
         """Takes a token for a request, and one for each instance that it launches or ends. Raises
@@ -42,12 +43,8 @@ class Throttle:
             self._take(region, f"{action}/resources", *_RESOURCES[action], count, now)
 
     def _take(self, region: str, name: str, size: float, rate: float, count: int, now: float) -> None:
-        tokens, at = self._buckets.get((region, name), (size, now))
-        tokens = min(size, tokens + max(0.0, now - at) * rate)
-        if tokens < count:
-            self._buckets[(region, name)] = (tokens, now)
+        if not self._buckets.take((region, name), now, size=size, per_second=rate, count=count):
             raise RefusalError("RequestLimitExceeded", "Request limit exceeded.", 503)
-        self._buckets[(region, name)] = (tokens - count, now)
 
 
 def _bucket(action: str, parameters: Mapping[str, Any]) -> tuple[str, float, float]:

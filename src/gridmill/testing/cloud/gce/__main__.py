@@ -7,9 +7,9 @@ gets SIGTERM or SIGINT.
 import sys
 
 from gridmill.testing.cloud.gce.simulation import simulated_gce
-from gridmill.testing.cloud.serve import serve
+from gridmill.testing.cloud.serve import serve_machines
 
 _NAMES = ("endpoint_url", "project", "service_account_key")
 
 if __name__ == "__main__":
-    sys.exit(serve("gridmill.testing.cloud.gce", __doc__, simulated_gce, _NAMES, sys.argv[1:]))
+    sys.exit(serve_machines("gridmill.testing.cloud.gce", __doc__, simulated_gce, _NAMES, sys.argv[1:]))

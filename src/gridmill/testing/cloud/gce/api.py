@@ -31,10 +31,11 @@ from gridmill.testing.cloud.gce.refusal import (
     bad_request,
     forbidden,
     not_simulated,
+    too_many_requests,
 )
-from gridmill.testing.cloud.gce.throttle import Throttle
 from gridmill.testing.cloud.gce.world import GceWorld
 from gridmill.testing.cloud.simulation_server import NO_ANSWER, Answer, json_answer, with_fault
+from gridmill.testing.cloud.token_bucket import TokenBuckets
 
 _COMPUTE = "/compute/v1/projects/{project}"
 _ZONE, _REGION, _GLOBAL = f"{_COMPUTE}/zones/{{zone}}", f"{_COMPUTE}/regions/{{region}}", f"{_COMPUTE}/global"
@@ -155,13 +156,17 @@ class _Route:
         return self.action.endswith((".get", "List", ".list"))
 
 
+_REQUESTS_PER_SECOND, _BURST = 25.0, 1500.0
+"""1,500 requests per minute in each group of methods."""
+
+
 class GoogleApi:
     """The services of one project."""
 
     def __init__(self, world: GceWorld, token_uri: Callable[[], str]) -> None:
         self.world = world
         self._token_uri = token_uri
-        self.throttle = Throttle()
+        self.buckets = TokenBuckets()
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """Carries out a request, and returns its answer."""
@@ -202,7 +207,7 @@ class GoogleApi:
         caller, token = world.accounts.caller(headers, world.wall_time())
         self._check_project(route)
         if world.faults.throttling:
-            self.throttle.take(_group(route), now)
+            self._throttle(_group(route), now)
         as_of = now - world.faults.lag_seconds() if route.action.endswith(("ist",)) else now
         request = _json(body)
         call = Call(
@@ -218,6 +223,14 @@ class GoogleApi:
         )
         fault = world.faults.next_fault(route.action, route.where, caller.email)
         return with_fault(fault, lambda: self._effect(route, call), _error)
+
+    def _throttle(self, group: str, now: float) -> None:
+        """Takes a token from the bucket of a group of methods, such as `lists`.
+
+        Source: https://cloud.google.com/compute/api-quota
+        """
+        if not self.buckets.take(group, now, size=_BURST, per_second=_REQUESTS_PER_SECOND):
+            raise too_many_requests()
 
     def _check_project(self, route: _Route) -> None:
         project = route.place.get("project", self.world.project)

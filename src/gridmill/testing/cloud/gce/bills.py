@@ -41,13 +41,13 @@ def _of_instance(world: GceWorld, instance: Instance, now: float) -> Iterator[It
     amount = 0 if is_free else bill.by_the_hour(seconds, instance.hourly_micros)
     market = "spot" if instance.is_spot else "standard"
     detail = f"{market} {instance.machine_type} in {instance.zone}"
-    yield _item(Charge.MACHINE, instance.name, detail, seconds, amount, is_running)
+    yield bill.item(Charge.MACHINE, instance.name, detail, seconds, amount, is_running)
     if instance.has_public_address:
         amount = bill.by_the_hour(seconds, instance.address_hourly_micros)
-        yield _item(Charge.ADDRESS, instance.name, "external IPv4 address", seconds, amount, is_running)
+        yield bill.item(Charge.ADDRESS, instance.name, "external IPv4 address", seconds, amount, is_running)
     if sent := world.host.egress_bytes(instance.id):
         amount = bill.by_volume(sent, prices.EGRESS_MICROS_PER_GB)
-        yield _item(Charge.EGRESS, instance.name, f"{sent} bytes", 0, amount, is_running)
+        yield bill.item(Charge.EGRESS, instance.name, f"{sent} bytes", 0, amount, is_running)
 
 
 def _of_disk(disk: Disk, now: float) -> Item:
@@ -56,7 +56,7 @@ def _of_disk(disk: Disk, now: float) -> Item:
     price = prices.disk_micros_per_gb_month(disk.kind, region_of(disk.zone))
     amount = bill.by_the_month(seconds, disk.size_gb, price)
     detail = f"{disk.size_gb} GB {disk.kind} in {disk.zone}"
-    return _item(Charge.DISK, disk.name, detail, seconds, amount, disk.deleted_at is None)
+    return bill.item(Charge.DISK, disk.name, detail, seconds, amount, disk.deleted_at is None)
 
 
 def _of_image(image: OwnImage, now: float) -> Item:
@@ -65,7 +65,7 @@ def _of_image(image: OwnImage, now: float) -> Item:
     size_gb = -(-image.archive_bytes // 2**30)
     amount = bill.by_the_month(seconds, size_gb, prices.IMAGE_MICROS_PER_GB_MONTH)
     detail = f"image of {size_gb} GB"
-    return _item(Charge.SNAPSHOT, image.name, detail, seconds, amount, image.deleted_at is None)
+    return bill.item(Charge.SNAPSHOT, image.name, detail, seconds, amount, image.deleted_at is None)
 
 
 def _of_address(address: Address, now: float) -> Item:
@@ -73,18 +73,7 @@ def _of_address(address: Address, now: float) -> Item:
     seconds = bill.charged_seconds([(address.created_at, until)])
     amount = bill.by_the_hour(seconds, prices.ADDRESS_MICROS_PER_HOUR)
     detail = f"static address {address.address}"
-    return _item(Charge.ADDRESS, address.name, detail, seconds, amount, address.deleted_at is None)
-
-
-def _item(charge: Charge, subject: str, detail: str, seconds: int, amount: int, is_running: bool) -> Item:
-    return Item(
-        charge=charge,
-        subject=subject,
-        detail=detail,
-        seconds=seconds,
-        amount_micros=amount,
-        is_running=is_running,
-    )
+    return bill.item(Charge.ADDRESS, address.name, detail, seconds, amount, address.deleted_at is None)
 
 
 def leftovers(world: GceWorld) -> list[str]:

@@ -44,7 +44,7 @@ class GceSimulation(WireSimulation):
         self.project = PROJECT
         self.world = GceWorld(clock, faults, host, seed, PROJECT)
         self._api = GoogleApi(self.world, lambda: self.token_uri)
-        self.throttle = self._api.throttle
+        self.buckets = self._api.buckets
         self.service_account = self.add_service_account("gridmill")
         super().__init__("gce", self.world, port)
 

@@ -14,13 +14,13 @@ from gridmill.testing.cloud.gcp_batch.simulation import (
     GcpBatchSimulation,
     simulated_gcp_batch,
 )
-from gridmill.testing.cloud.serve_batch import parser, serve
+from gridmill.testing.cloud.serve import batch_options, serve_batch
 
 
 def main(words: Sequence[str]) -> int:
     """Serves until a signal comes, and returns the exit code."""
-    given = parser("gridmill.testing.cloud.gcp_batch", __doc__).parse_args(words)
-    return serve(simulated_gcp_batch, given, _started, NOTICE_SECONDS)
+    given = batch_options("gridmill.testing.cloud.gcp_batch", __doc__).parse_args(words)
+    return serve_batch(simulated_gcp_batch, given, _started, NOTICE_SECONDS)
 
 
 def _started(simulation: GcpBatchSimulation) -> Mapping[str, Any]:

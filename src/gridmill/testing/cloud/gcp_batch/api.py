@@ -23,6 +23,7 @@ from gridmill.testing.cloud.gcp_batch.specs import read_labels, read_spec
 from gridmill.testing.cloud.gcp_batch.tokens import PATH as TOKEN_PATH
 from gridmill.testing.cloud.gcp_batch.world import World
 from gridmill.testing.cloud.simulation_server import NO_ANSWER, Answer, json_answer, with_fault
+from gridmill.testing.cloud.token_bucket import TokenBuckets
 
 _LOCATION = r"projects/[^/]+/locations/[^/]+"
 _METHODS = (
@@ -76,7 +77,7 @@ class BatchApi:
     def __init__(self, world: World) -> None:
         self.world = world
         self.url = ""
-        self._tokens: dict[tuple[str, bool], tuple[float, float]] = {}
+        self._buckets = TokenBuckets()
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """Carries out a request, and returns its answer."""
@@ -137,10 +138,7 @@ class BatchApi:
 
     def _throttle(self, region: str, *, is_read: bool, now: float) -> None:
         rate = _READS_PER_MINUTE if is_read else _MUTATIONS_PER_MINUTE
-        tokens, at = self._tokens.get((region, is_read), (rate, now))
-        tokens = min(rate, tokens + max(0.0, now - at) * rate / 60)
-        self._tokens[(region, is_read)] = (tokens - 1 if tokens >= 1 else tokens, now)
-        if tokens < 1:
+        if not self._buckets.take((region, is_read), now, size=rate, per_second=rate / 60):
             raise GoogleRefusalError(429, "Quota exceeded for quota metric 'Requests' and limit 'per minute'")
 
 

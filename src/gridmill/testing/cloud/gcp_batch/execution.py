@@ -7,6 +7,8 @@ https://cloud.google.com/batch/docs/troubleshooting, and for the variables
 https://cloud.google.com/batch/docs/create-run-basic-job#environment-variables
 """
 
+from collections.abc import Sequence
+
 from gridmill.domain.frozen import replace
 from gridmill.testing.cloud.containers import Image
 from gridmill.testing.cloud.gcp_batch.records import (
@@ -15,11 +17,11 @@ from gridmill.testing.cloud.gcp_batch.records import (
     Job,
     JobState,
     Machine,
+    Policy,
     Runnable,
     Task,
     TaskState,
 )
-from gridmill.testing.cloud.gcp_batch.retries import is_retried
 from gridmill.testing.cloud.gcp_batch.world import STATUS_CHANGED, World
 
 GRACE_SECONDS = 10.0
@@ -171,10 +173,22 @@ def _ended(world: World, task: Task, code: int, at: float) -> None:
         _changed(world, task, TaskState.SUCCEEDED, at, 0)
     else:
         failed = _changed(world, task, TaskState.FAILED, at, code)
-        if is_retried(job.spec.policies, code, task.retries, job.spec.max_retries):
+        if _is_retried(job.spec.policies, code, task.retries, job.spec.max_retries):
             _retry(world, failed, at)
     world.free(task, at)
     _job_over(world, job.name, at)
+
+
+def _is_retried(policies: Sequence[Policy], exit_code: int, retries: int, max_retries: int) -> bool:
+    """Returns whether a task is retried that has ended with an exit code other than 0. The first policy that
+    names the exit code decides. A failure that no policy names gets the opposite of their action, and is
+    retried if there are no policies. `retries` is the number of retries so far."""
+    if retries >= max_retries:
+        return False
+    for policy in policies:
+        if exit_code in policy.exit_codes:
+            return policy.retries
+    return not any(policy.retries for policy in policies)
 
 
 def _retry(world: World, task: Task, at: float) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 from gridmill.errors import NotFoundError
 from gridmill.ports.clock import Clock
-from gridmill.testing.cloud.batch_faults import BatchFaults
 from gridmill.testing.cloud.batch_world import BatchSimulation
 from gridmill.testing.cloud.bill import Bill, Charge, Item, by_the_hour, charged_seconds
+from gridmill.testing.cloud.cloud_faults import BatchFaults
 from gridmill.testing.cloud.containers import Image, Line
 from gridmill.testing.cloud.gcp_batch import catalogue, execution
 from gridmill.testing.cloud.gcp_batch.api import BatchApi

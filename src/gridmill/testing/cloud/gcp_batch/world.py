@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from gridmill.domain.frozen import replace
 from gridmill.errors import NotFoundError
 from gridmill.ports.clock import Clock
-from gridmill.testing.cloud.batch_faults import BatchFaults
 from gridmill.testing.cloud.batch_world import BatchWorld
+from gridmill.testing.cloud.cloud_faults import BatchFaults
 from gridmill.testing.cloud.containers import Image
 from gridmill.testing.cloud.gcp_batch import catalogue
 from gridmill.testing.cloud.gcp_batch.records import (
@@ -26,7 +26,6 @@ from gridmill.testing.cloud.history import History
 
 DAY_SECONDS = 24 * 3600.0
 QUEUED_SECONDS, RUNNING_SECONDS, KEPT_SECONDS = 2 * DAY_SECONDS, 14 * DAY_SECONDS, 60 * DAY_SECONDS
-_SCHEDULE_SECONDS = 1.0
 STATUS_CHANGED, INFORMATION = "STATUS_CHANGED", "OPERATIONAL_INFO"
 NO_QUOTA = (
     "VM in Managed Instance Group meets error: Batch Error: code - CODE_GCE_QUOTA_EXCEEDED, description - "
@@ -63,25 +62,11 @@ class World(BatchWorld):
         self.jobs: History[Job] = History()
         self.tasks: History[Task] = History()
         self.tasks_of: dict[str, tuple[str, ...]] = {}
-        self.waiting: dict[str, None] = {}
-        """The tasks that wait for a machine, the first one first."""
         self.machines: dict[str, Machine] = {}
         self.ended_machines: list[Machine] = []
         self.operations: dict[str, Operation] = {}
         self.known_requests: dict[tuple[str, str], tuple[float, str]] = {}
         """For each method and request id: the time, and the name of the job or operation."""
-        self._is_dirty = False
-        self._scheduled_at = 0.0
-
-    def settle(self) -> float:
-        """Makes all changes that are due, places tasks, and returns the time."""
-        now = self.now()
-        self.agenda.settle(now)
-        while self.waiting and (self._is_dirty or now >= self._scheduled_at + _SCHEDULE_SECONDS):
-            self._is_dirty, self._scheduled_at = False, now
-            self._schedule(now)
-            self.agenda.settle(now)
-        return now
 
     # resources
 
@@ -162,7 +147,7 @@ class World(BatchWorld):
     def wait(self, task: Task) -> None:
         """Makes a task wait for a machine."""
         self.waiting[task.name] = None
-        self._is_dirty = True
+        self.needs_scheduling()
 
     def _waited_too_long(self, name: str, at: float) -> None:
         job = self.jobs.get(name)
@@ -263,7 +248,7 @@ class World(BatchWorld):
         if machine is None or machine.task != task.name:
             return
         self.machines[machine.id] = replace(machine, task="")
-        self._is_dirty = True
+        self.needs_scheduling()
         self.agenda.at(at + self.faults.idle_seconds, lambda then: self._end_idle(machine.id, then))
 
     def _end_idle(self, machine_id: str, at: float) -> None:
@@ -286,7 +271,7 @@ class World(BatchWorld):
         """Ends a machine, which is charged until then."""
         self.machines.pop(machine.id, None)
         self.ended_machines.append(replace(machine, ended_at=at))
-        self._is_dirty = True
+        self.needs_scheduling()
 
 
 _FULL = "Enough tasks of the job run."
