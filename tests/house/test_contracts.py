@@ -52,6 +52,14 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
         ("gridmill.jobs.prediction.bad", "gridmill.jobs.training.data"),
         ("gridmill.jobs.dataset.bad", "gridmill.jobs.sink.table"),
     ),
+    "online": (
+        ("gridmill.control.bad", "gridmill.online.view"),
+        ("gridmill.pod.bad", "gridmill.online.features"),
+    ),
+    "online-features": (
+        ("gridmill.online.bad", "gridmill.jobs.sink.table"),
+        ("gridmill.online.bad", "gridmill.jobs.training.run"),
+    ),
     "one-job": (
         ("gridmill.jobs.main", "gridmill.jobs.sink.run"),
         ("gridmill.pod.bad", "gridmill.jobs.training.run"),

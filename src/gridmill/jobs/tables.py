@@ -61,15 +61,19 @@ def open_version(path: Path, output: Output, schema: pa.Schema | None = None) ->
     Raises the errors of the libraries that read tables."""
     if output.kind == ArtifactKind.SINK:
         delta = DeltaTable(path, version=output.table_version)
-        table = thrifty(delta.to_pyarrow_dataset(schema=schema))
-        outages = from_builtins(output.details.get("outages", []), tuple[Outage, ...])
-        return table.filter(_outside(outages, table.schema)) if outages else table
+        return with_outages(thrifty(delta.to_pyarrow_dataset(schema=schema)), output)
     if output.kind not in (ArtifactKind.DATASET, ArtifactKind.PREDICTION):
         raise InputError(f"{output.uri} is a {output.kind}, not a table")
     files = sorted(str(file) for file in path.rglob("*.parquet"))
     if not files:
         raise FileNotFoundError(path)
     return thrifty(ds.dataset(files, format="parquet", schema=schema))
+
+
+def with_outages(table: ds.Dataset, output: Output) -> ds.Dataset:
+    """Return the rows of a sink without the rows whose times are in an outage of the sink."""
+    outages = from_builtins(output.details.get("outages", []), tuple[Outage, ...])
+    return table.filter(_outside(outages, table.schema)) if outages else table
 
 
 def _outside(outages: Sequence[Outage], schema: pa.Schema) -> ds.Expression:

@@ -112,7 +112,7 @@ def _as_of(
 def _ordinary(
     made: JoinedColumns, join: Join, alias: str, basis: Basis, tables: Mapping[str, Types], before: str
 ) -> None:
-    added = _added(join.columns, (*join.on, join.known_at or ""), tables[join.table], join.table, "joins")
+    added = joined_columns(join, tables)
     _check_keys(join.on, basis, tables, join.table, "joins")
     same = [f"{before}.{quoted(name)} = {alias}.{quoted(name)}" for name in join.on]
     values = {name: f"{alias}.{quoted(name)}" for name in added}
@@ -133,6 +133,11 @@ def _added(
     for name in columns:
         find_column(name, types, table, field_)
     return tuple(columns) or tuple(name for name in types if name not in set(keys))
+
+
+def joined_columns(join: Join, tables: Mapping[str, Types]) -> tuple[str, ...]:
+    """Return the columns of the table that an ordinary join adds. Raises InputError for a missing column."""
+    return _added(join.columns, (*join.on, join.known_at or ""), tables[join.table], join.table, "joins")
 
 
 def _added_as_of(asof: AsOfJoin, tables: Mapping[str, Types]) -> tuple[str, ...]:

@@ -1,0 +1,156 @@
+"""Features at request time: reads of 5 windows, and the time until new rows are visible.
+
+`python -m bench.online` measures 100,000 entities and 2 M events; `--entities 1000000 --events 20000000`
+measures the sizes of the targets. It prints one JSON object and, with `--store`, keeps it for the table.
+"""
+
+import argparse
+import json
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from bench.measure import REPOSITORY
+from gridmill.domain.artifact import ArtifactKind, Output
+from gridmill.domain.dataset import Aggregate, Basis, DatasetSpec, Window
+from gridmill.online.build import build_view
+from gridmill.online.features import OnlineFeatures
+from gridmill.online.plan import OnlinePlan, plan_online
+from gridmill.online.refresh import refresh_view
+from gridmill.online.source_rows import SourceTable, open_sources, table_types
+
+BEGIN = 1_704_067_200
+"""1 January 2024, in Unix seconds; the events lie in the 30 days after it."""
+DAYS = 30
+NEW_ROWS = 10_000
+RESULT = REPOSITORY / "bench" / "results" / "online.json"
+SPANS = (
+    (Aggregate.COUNT, 1),
+    (Aggregate.SUM, 1),
+    (Aggregate.MEAN, 7),
+    (Aggregate.MAX, 7),
+    (Aggregate.STD, 30),
+)
+SPEC = DatasetSpec(
+    basis=Basis(table="requests", time="at", entity=("user",)),
+    windows=tuple(
+        Window(
+            column="amount",
+            aggregates=(aggregate,),
+            span_seconds=days * 86_400.0,
+            table="events",
+            known_at="time",
+        )
+        for aggregate, days in SPANS
+    ),
+)
+
+
+def events(random: np.random.Generator, entities: int, rows: int, first: int, last: int) -> pa.Table:
+    """Random events from `first` to `last` (Unix seconds)."""
+    return pa.table(
+        {
+            "user": random.integers(0, entities, rows),
+            "time": pa.array(random.integers(first * 1_000_000, last * 1_000_000, rows)).cast(
+                pa.timestamp("us", "UTC")
+            ),
+            "amount": random.normal(100.0, 20.0, rows),
+        }
+    )
+
+
+class Place:
+    """The tables of the benchmark below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        time_type = pa.timestamp("us", "UTC")
+        empty = pa.table({"user": pa.array([], pa.int64()), "at": pa.array([], time_type)})
+        write_deltalake(folder / "root" / "requests", empty)
+
+    def add(self, rows: pa.Table) -> None:
+        write_deltalake(self.folder / "root" / "events", rows, mode="append")
+
+    def tables(self) -> dict[str, SourceTable]:
+        return {name: self.table(name) for name in ("requests", "events")}
+
+    def table(self, name: str) -> SourceTable:
+        path = self.folder / "root" / name
+        output = Output(kind=ArtifactKind.SINK, uri=name, table_version=DeltaTable(path).version())
+        return SourceTable(name=name, root=self.folder / "root", output=output, units={})
+
+    def plan(self) -> OnlinePlan:
+        with open_sources(self.folder) as engine:
+            return plan_online(SPEC, table_types(engine, self.tables()))
+
+
+def measure(folder: Path, entities: int, count: int, reads: int) -> dict[str, Any]:
+    random, place = np.random.default_rng(0), Place(folder)
+    now = BEGIN + DAYS * 86_400
+    for rows in _parts(count, 2_000_000):
+        place.add(events(random, entities, rows, BEGIN, now))
+    plan, view = place.plan(), folder / "view"
+    build_seconds = _timed(lambda: build_view(view, plan, place.tables(), now=now))
+    features = OnlineFeatures(view, plan, clock=lambda: now)
+    read = _read(features, random, entities, reads)
+    fresh: list[float] = []
+    for _ in range(5):
+        place.add(events(random, entities, NEW_ROWS, now - 60, now))
+        fresh.append(_timed(lambda: refresh_view(view, plan, place.tables(), now=now)))
+    size = sum(path.stat().st_size for path in view.glob("view-*"))
+    return {
+        "entities": entities,
+        "events": count,
+        "build_seconds": round(build_seconds, 1),
+        "read_p50_ms": round(float(np.quantile(read, 0.5)) * 1e3, 3),
+        "read_p99_ms": round(float(np.quantile(read, 0.99)) * 1e3, 3),
+        "fresh_seconds": [round(one, 3) for one in fresh],
+        "size_mib": round(size / 2**20, 1),
+        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "load": os.getloadavg()[0],
+    }
+
+
+def _parts(count: int, most: int) -> Iterator[int]:
+    while count > 0:
+        yield min(count, most)
+        count -= most
+
+
+def _timed(call: Any) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def _read(features: OnlineFeatures, random: np.random.Generator, entities: int, reads: int) -> list[float]:
+    """The seconds of each request for one random entity."""
+    users = random.integers(0, entities, reads + 100).tolist()
+    seconds = [_timed(lambda user=user: features.features_for([{"user": user}])) for user in users]
+    return seconds[100:]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--entities", type=int, default=100_000)
+    parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--reads", type=int, default=5_000)
+    parser.add_argument("--store", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = measure(Path(folder), given.entities, given.events, given.reads)
+    print(json.dumps(result, indent=1))
+    if given.store:
+        RESULT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

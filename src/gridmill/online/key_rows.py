@@ -1,0 +1,99 @@
+"""Reads the rows of the keys of a request from a view, in the form in which the window kernels read them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import InputError
+from gridmill.jobs.dataset.window_kernels import LoadedTable
+from gridmill.jobs.dataset.window_ranges import NOWHERE, Ints, KeyedTimes, QueryRows
+from gridmill.online.plan import Feed
+from gridmill.online.requests import RequestRows
+from gridmill.online.row_codec import Key, codec_of, key_maker, plain_keys
+from gridmill.online.view import StoredRow, ViewFile, ViewState
+
+NEVER = -(2**63)
+"""The time of the newest row of a key that has no row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRows:
+    """The rows of the keys of a request, and the requesting rows. `newest` is for each requesting row the
+    time of the newest row of its key that was known before, or NEVER."""
+
+    loaded: LoadedTable
+    asking: QueryRows
+    newest: Ints
+
+
+def load_rows(view: ViewFile, number: int, feed: Feed, request: RequestRows) -> KeyRows:
+    """Read all rows that the features of a feed need for these requests. Raises DamagedViewError."""
+    make = key_maker(feed.key_types)
+    columns = plain_keys(request.table, feed.on)
+    count = len(request.times)
+    keys = [make(values) for values in zip(*columns, strict=True)] if feed.on else [make(())] * count
+    spans = _spans(keys, request.times)
+    reach = round(feed.seconds * 1_000_000)
+    places: dict[Key, int] = {}
+    lengths: list[int] = [0]
+    rows: list[StoredRow] = []
+    for key, (first, last) in spans.items():
+        low = first - reach
+        found = view.rows_of(number, key, low, last, (low - 1, feed.rows))
+        if found:
+            places[key] = len(places)
+            rows += found
+            lengths.append(len(rows))
+    loaded = _loaded(feed, rows, lengths)
+    numbers = [NOWHERE if key is None else places.get(key, NOWHERE) for key in keys]
+    asking = QueryRows(known=loaded.times, keys=np.asarray(numbers, np.int64), times=request.times)
+    return KeyRows(loaded=loaded, asking=asking, newest=_newest(asking))
+
+
+def _spans(keys: Sequence[Key | None], times: Ints) -> dict[Key, tuple[int, int]]:
+    """Return the first and the last as-of time of each key."""
+    spans: dict[Key, tuple[int, int]] = {}
+    for key, time in zip(keys, times.tolist(), strict=True):
+        if key is not None:
+            first, last = spans.get(key, (time, time))
+            spans[key] = (min(first, time), max(last, time))
+    return spans
+
+
+def _loaded(feed: Feed, rows: Sequence[StoredRow], lengths: Sequence[int]) -> LoadedTable:
+    known = np.asarray([row[0] for row in rows], np.int64)
+    table = codec_of(feed).decode([row[1] for row in rows], sorted(feed.request.columns))
+    offsets = np.asarray(lengths, np.int64)
+    counts = np.asarray([row[2] for row in rows], np.int64)
+    if len(counts) and counts.max() > 1:
+        at = np.repeat(np.arange(len(counts)), counts)
+        known, table = known[at], table.take(pa.array(at))
+        offsets = np.append(0, np.cumsum(counts))[offsets]
+    return LoadedTable(plan=feed.request, times=KeyedTimes(offsets=offsets, times=known), rows=table, keys="")
+
+
+def _newest(asking: QueryRows) -> Ints:
+    if not len(asking.known.times):
+        return np.full(len(asking.times), NEVER)
+    at = asking.newest(None, None)
+    return np.where(at == NOWHERE, NEVER, asking.known.times[np.maximum(at, 0)])
+
+
+def check_floor(times: Ints, state: ViewState) -> None:
+    """Raise InputError if an as-of time is before the oldest time that the view answers."""
+    if state.floor_us is None or not len(times) or times.min() >= state.floor_us:
+        return
+    row = int(np.argmin(times))
+    floor, asked = (shown_time(us) for us in (state.floor_us, int(times[row])))
+    raise InputError(
+        f"the as-of time {asked} is before {floor}, the oldest time that the view answers",
+        hint="Send a later time, or build the view with a longer `reach_back`.",
+        place=f"rows[{row}]",
+    )
+
+
+def shown_time(us: int) -> str:
+    """Return a time in microseconds since 1970 as ISO 8601 in UTC."""
+    return str(np.datetime64(us, "us")) + "Z"
