@@ -78,8 +78,10 @@ def transfers_text(carriage: AttemptTransfers) -> str:
     already), 1 MiB downloaded in 500 ms`."""
     share = carriage.upload.reused_share
     message = f" ({share:.0%} present already)" if share else ""
+    early = carriage.early.transferred_bytes
+    before = f", {show_bytes(early)} before its start" if early else ""
     return (
-        f"{_transfer_text(carriage.upload, 'uploaded')}{message}, "
+        f"{_transfer_text(carriage.upload, 'uploaded')}{message}{before}, "
         f"{_transfer_text(carriage.download, 'downloaded')}"
     )
 

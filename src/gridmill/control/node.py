@@ -13,6 +13,7 @@ from gridmill.control.ticks.advance import advance
 from gridmill.control.ticks.backfills import keep_backfills
 from gridmill.control.ticks.budgets import check_budgets
 from gridmill.control.ticks.dispatch import dispatch
+from gridmill.control.ticks.early_inputs import transfer_early
 from gridmill.control.ticks.look_elsewhere import reconsider_sites
 from gridmill.control.ticks.observe import observe
 from gridmill.control.ticks.receive import receive
@@ -96,6 +97,7 @@ class ControlNode:
             until_due = min(until_due, reap(starting, control.bring_ups, control.sites, control.limits))
             discard(control.storage, control.problems, control.background, control.discarded)
             control.ledger.flush()
+            transfer_early(control)
             if self._is_sound():
                 leases = control.ledger.snapshot.leases.values()
                 until_due = min(until_due, show_heartbeat(control.sites, leases))

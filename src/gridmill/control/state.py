@@ -482,6 +482,7 @@ class Control:
     discarded: list[str] = field(default_factory=list)
     claimed: set[str] = field(default_factory=set)
     next_observe: float = 0.0
+    next_early: float = 0.0
     vault: Vault = field(default_factory=NoVault)
     alarms: ScheduleTimers | None = None
 

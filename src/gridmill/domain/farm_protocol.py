@@ -170,6 +170,18 @@ class PlaceTree:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyTree:
+    """A request to keep the chunks of a tree for an attempt that has not started yet, for `seconds`. The
+    answer lists the missing chunks. The farm writes no files. The chunks give way to the data of attempts
+    that have started."""
+
+    uri: str
+    manifest: Manifest
+    attempt_id: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MissingChunks:
     """The hashes of the chunks that the farm does not have; empty if the farm has completed the request."""
 

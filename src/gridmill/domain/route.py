@@ -55,12 +55,14 @@ class Transfer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptTransfers:
     """The transfers of an attempt to the site (`upload`) and back (`download`), and the way of staging.
+    `early` is the part of its inputs that was sent before the attempt started, while another job ran.
     `round_trip_seconds` is None if the round-trip time is unknown."""
 
     upload: Transfer = Transfer()
     download: Transfer = Transfer()
     staging: Staging = Staging.DIRECT
     round_trip_seconds: float | None = None
+    early: Transfer = Transfer()
 
     def __add__(self, other: "AttemptTransfers") -> "AttemptTransfers":
         trips = [one.round_trip_seconds for one in (self, other) if one.round_trip_seconds is not None]
@@ -68,6 +70,7 @@ class AttemptTransfers:
             upload=self.upload + other.upload,
             download=self.download + other.download,
             staging=self.staging,
+            early=self.early + other.early,
             round_trip_seconds=min(trips, default=None),
         )
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Header, Path, Query, Request
@@ -13,6 +14,7 @@ from gridmill.domain.farm_protocol import (
     BucketObjects,
     ChunkHashes,
     DeployRequest,
+    EarlyTree,
     FarmStatus,
     JoinRequest,
     JoinResponse,
@@ -169,11 +171,18 @@ def missing(farm: TheFarm, tenant: Asking, wanted: ChunkHashes) -> Response:
 
 
 @staging.post("/chunks", status_code=204, response_class=Response)
-async def take(request: Request, farm: TheFarm, tenant: Asking) -> Response:
-    """Store chunks that are sent as frames. Each chunk is checked before it is stored."""
+async def take(
+    request: Request,
+    farm: TheFarm,
+    tenant: Asking,
+    early: Annotated[str, Query(max_length=200)] = "",
+) -> Response:
+    """Store chunks that are sent as frames. Each chunk is checked before it is stored. With `early`, the
+    chunks are for this attempt, which has not started yet."""
     carried = await run_in_threadpool(_files_of, farm, tenant)
+    store = partial(carried.send_early, early) if early else carried.send
     async for chunks in _batches(request):
-        await run_in_threadpool(carried.send, chunks)
+        await run_in_threadpool(store, chunks)
     return done()
 
 
@@ -204,6 +213,20 @@ def place(farm: TheFarm, tenant: Asking, wanted: PlaceTree) -> Response:
     """Build a folder from chunks for an attempt. If chunks are missing, nothing is built and the hashes of
     these chunks are returned."""
     return reply(MissingChunks(chunks=_files_of(farm, tenant).place(wanted)))
+
+
+@staging.post("/early", response_model=MissingChunks)
+def place_early(farm: TheFarm, tenant: Asking, wanted: EarlyTree) -> Response:
+    """Keep the chunks of a folder for an attempt that has not started yet, and return the hashes of missing
+    chunks. No folder is built."""
+    return reply(MissingChunks(chunks=_files_of(farm, tenant).place_early(wanted)))
+
+
+@staging.delete("/early/{attempt_id}", status_code=204, response_class=Response)
+def end_early(farm: TheFarm, tenant: Asking, attempt_id: Name) -> Response:
+    """Release the chunks that were kept for an attempt that does not start here."""
+    _files_of(farm, tenant).end_early(attempt_id)
+    return done()
 
 
 @staging.post("/scan", response_model=Manifest)

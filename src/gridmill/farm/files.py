@@ -16,7 +16,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from gridmill.domain.farm_protocol import BucketObject, Manifest, PlaceTree
+from gridmill.domain.farm_protocol import BucketObject, EarlyTree, Manifest, PlaceTree
 from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, NotFoundError, UnavailableError, UnsafePathError
@@ -159,6 +159,9 @@ def remove_empty(root: Path, kept: Collection[str]) -> None:
                     os.rmdir(name, dir_fd=descriptor)
 
 
+MOST_EARLY_SECONDS = 3600.0
+"""The longest time for which the chunks of an attempt are kept before the attempt starts. The tenant renews
+this time."""
 _TREES = 100
 """The number of results whose chunks are stored until the tenant has downloaded them."""
 _KEPT_BYTES = 2**30
@@ -220,6 +223,33 @@ class TenantFiles:
         check_path(wanted.uri)
         self._drop(wanted.uri)
         return self._placer.place(wanted.uri, wanted.manifest, wanted.attempt_id, writable=wanted.writable)
+
+    def place_early(self, wanted: EarlyTree) -> tuple[str, ...]:
+        """Keeps the chunks of a folder for an attempt that has not started yet; see TreeCheckout. No record
+        is written, because the pins end by themselves. Raises InputError, CapacityError, StorageError and
+        UnavailableError."""
+        self._check_open()
+        check_id(wanted.attempt_id)
+        self.store.take_room(0)
+        seconds = min(wanted.seconds, MOST_EARLY_SECONDS)
+        return self._placer.expect_early(wanted.uri, wanted.manifest, wanted.attempt_id, seconds)
+
+    def send_early(self, attempt_id: str, chunks: Sequence[Chunk]) -> None:
+        """Stores chunks for an attempt that has not started yet. Raises UnavailableError if its chunks had to
+        give way to other data."""
+        if not self.store.is_early(check_id(attempt_id)):
+            raise UnavailableError(f"the inputs of {attempt_id} gave way to other data")
+        self.send(chunks)
+
+    def end_early(self, attempt_id: str) -> None:
+        """Releases the chunks that were kept for an attempt which does not start here. The call can be
+        repeated."""
+        self._placer.end_early(check_id(attempt_id))
+
+    def end_expired_early(self) -> None:
+        """Releases the chunks of attempts for which the tenant has not asked in time."""
+        for attempt_id in self.store.expired_early():
+            self._placer.end_early(attempt_id)
 
     def started(self, pod_id: str, order: AttemptOrder) -> None:
         """Records that the attempt was sent to this pod."""

@@ -105,6 +105,8 @@ class TickLoop:
             _isolated(tenant.name, partial(self._end_above_limit, tenant))
             _isolated(tenant.name, partial(self._mark_ended, tenant))
             _isolated(tenant.name, partial(self._end_strays, tenant))
+        for quarters in tuple(self._farm.sandboxes.values()):
+            quarters.files.end_expired_early()
         self._bring_up()
         self._clean()
 

@@ -14,7 +14,7 @@ from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.farm_protocol import FarmStatus
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.pod_protocol import PodEvent, PodOrder
+from gridmill.domain.pod_protocol import AttemptOrder, PodEvent, PodOrder
 from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.route import Route
 from gridmill.domain.site import ConfiguredNodes, Node, NodeUtilization
@@ -122,6 +122,29 @@ class TransferSite(Protocol):
 
     def probe(self) -> Route:
         """The transfer rate to the site, measured by a few small transfers. Raises UnavailableError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextAttempt:
+    """The attempt that will probably start next on a pod. The attempt does not exist yet: its `order` has no
+    token."""
+
+    pod_id: str
+    order: AttemptOrder
+
+
+@runtime_checkable
+class EarlyTransferSite(Protocol):
+    """A TransferSite that transfers the inputs of a job while another job runs."""
+
+    def transfer_early(self, attempts: Sequence[NextAttempt]) -> None:
+        """Transfer the inputs of these attempts in the background, if the link and the disks of the site
+        have room. End the early transfers for all other attempts, and release their data at the site.
+        Returns at once."""
+
+    def early_transfers(self) -> Mapping[str, str]:
+        """A text about the early transfer for each pod, by pod id, such as `transferring inputs of job
+        train: 40 %`. Returns at once."""
 
 
 @runtime_checkable

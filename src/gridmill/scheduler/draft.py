@@ -322,7 +322,7 @@ def find_lasting(draft: DraftPlan, lane: Lane, ticket: Ticket) -> Key | None:
         return result
     expected = draft.snapshot.job_runs[ticket[JOB_RUN_ID]].sizing.expected_seconds
     too_short = []
-    while result is not None and expected is not None and not _lasts(draft, result[POD_ID], expected):
+    while result is not None and expected is not None and not lasts(draft, result[POD_ID], expected):
         too_short.append(lane.open.slot(result[POD_ID]))
         lane.open.drop(result[POD_ID])
         result = find_pod(lane.open, demand)
@@ -331,7 +331,8 @@ def find_lasting(draft: DraftPlan, lane: Lane, ticket: Ticket) -> Key | None:
     return result
 
 
-def _lasts(draft: DraftPlan, pod_id: str, expected_seconds: float) -> bool:
+def lasts(draft: DraftPlan, pod_id: str, expected_seconds: float) -> bool:
+    """Return whether the pod lives at least as long as a job is expected to run on it."""
     term = draft.snapshot.places.terms.get(pod_id)
     if term is None:
         return True

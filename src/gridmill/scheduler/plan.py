@@ -154,7 +154,7 @@ def _refuse_if_impossible(draft: DraftPlan, lane: Lane, job_run_id: str, demand:
 
 def _serve(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
     """Start the jobs that fit, in order. Returns the jobs for which there is no pod."""
-    line, later = _line(draft, lanes), _line(draft, lanes)
+    line, later = line_of(draft, lanes), line_of(draft, lanes)
     for lane in lanes.values():
         line.join(lane)
     shares = draft.shares
@@ -233,7 +233,9 @@ def _serve_delayed(draft: DraftPlan, lane: Lane) -> None:
             standing.start(ticket[JOB_CLASS])
 
 
-def _line(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
+def line_of(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
+    """Return a queue of all resources in which the jobs are in the order of the plan. If several projects
+    wait, their shares determine the order."""
     projects = {name for lane in lanes.values() for name in lane.queue.heads}
     return LaneQueue(lanes) if draft.shares is None or len(projects) < 2 else FairQueue(lanes, draft.shares)
 

@@ -1,18 +1,12 @@
 """A store of chunks in a folder with a quota. The store verifies chunks, and never evicts chunks that are in
-use.
-
-`SpaceByOwner` shares the quota among owners in the order in which they request space. A transfer that waits
-for space does not block other transfers.
-"""
+use."""
 
 import os
 import shutil
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,7 +15,6 @@ from gridmill.disk_space import FULL
 from gridmill.domain.amounts import show_bytes
 from gridmill.domain.farm_protocol import ChunkHashes, Manifest
 from gridmill.errors import (
-    CapacityError,
     DataError,
     InputError,
     NotFoundError,
@@ -32,6 +25,7 @@ from gridmill.errors import (
 from gridmill.transfer.chunk_manifest import FairScheduler
 from gridmill.transfer.disk_room import DiskRoom
 from gridmill.transfer.durable import not_kept, seal_open, sync, touch, write_at
+from gridmill.transfer.early_pins import EarlyPins
 from gridmill.transfer.large_files import FileLayout, LargeFiles, layouts
 from gridmill.transfer.paths import LARGEST_CHUNK_BYTES, check_hash, check_path
 from gridmill.transfer.stream import Chunk, ChunkStream, Content, damaged, matches
@@ -63,6 +57,7 @@ class ChunkStore:
         self._lock = threading.Lock()
         self._lots: dict[str, str] = {}  # the lot of each chunk that has a file of its own
         self._turns = FairScheduler()
+        self._early = EarlyPins()
         try:
             shutil.rmtree(self.drafts, ignore_errors=True)
             for made in (folder, self._chunks, self._pins, self.drafts):
@@ -360,6 +355,9 @@ class ChunkStore:
         over_bytes = self._size_bytes + self._coming_bytes + room_bytes - self.quota_bytes
         if over_bytes > 0:
             over_bytes -= self._evict(over_bytes)
+        if over_bytes > 0 and self._early:
+            self._early.clear()
+            over_bytes -= self._evict(over_bytes)
         if over_bytes > 0:
             raise StorageError(
                 f"the quota of {show_bytes(self.quota_bytes)} is full, and all its data is in use",
@@ -407,7 +405,41 @@ class ChunkStore:
         return gone_bytes
 
     def _all_pinned(self) -> set[str]:
-        return set[str]().union(*self._pinned.values())
+        return set[str]().union(*self._pinned.values(), self._early.sizes())
+
+    def pin_early(self, owner: str, tree: str, sizes: Mapping[str, int], seconds: float) -> None:
+        """Pins the content of a folder for an attempt that has not started yet; see EarlyPins. The pins end
+        when other content needs the space."""
+        with self._lock:
+            self._early.pin(owner, tree, sizes, seconds)
+
+    def early_sizes(self) -> Mapping[str, int]:
+        """Returns the sizes in bytes of the content that is pinned early."""
+        with self._lock:
+            return self._early.sizes()
+
+    def is_early(self, owner: str) -> bool:
+        """Returns whether the owner has early pins."""
+        with self._lock:
+            return owner in self._early
+
+    def expired_early(self) -> tuple[str, ...]:
+        """Returns the owners whose early pins were not renewed in time."""
+        with self._lock:
+            return self._early.expired()
+
+    def unpin_early(self, owner: str, tree: str | None = None) -> None:
+        """Ends the early pins of an owner, or those for one folder. May be repeated."""
+        with self._lock:
+            if tree is None:
+                self._early.end(owner)
+            else:
+                self._early.end_tree(owner, tree)
+
+    def end_early(self) -> None:
+        """See EvictingStore."""
+        with self._lock:
+            self._early.clear()
 
     def pin(self, owner: str, names: Iterable[str], *, instead_of: Iterable[str] = ()) -> None:
         """Pins the content with these names (see `kept_as`), whether it exists or not, for an owner (an
@@ -488,113 +520,3 @@ def _write(path: str, data: Content) -> str:
 
 def _pins(path: Path) -> frozenset[str]:
     return frozenset(codec.decode(path.read_bytes(), ChunkHashes).chunks)
-
-
-_FRESH_SECONDS = 60.0
-"""A transfer that waits for space repeats its request. A transfer that has not repeated its request for this
-number of seconds has ended."""
-_NAMED = 3
-
-
-class SpaceByOwner:
-    """The sizes in bytes of the content that owners (attempts) use, by the name of the content. Content that
-    several owners use counts once.
-
-    This class is not safe to use from several threads at the same time.
-    """
-
-    def __init__(self, quota_bytes: int, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._quota_bytes, self._monotonic = quota_bytes, monotonic
-        self._numbers = count()
-        self._since: dict[str, int] = {}
-        self._owners: dict[str, Mapping[str, int]] = {}
-        self._trees: dict[str, dict[str, Mapping[str, int]]] = {}
-        self._waiting: dict[str, float] = {}
-
-    def take(
-        self, owner: str, tree: str, wanted: Mapping[str, int], others: Mapping[str, Mapping[str, int]]
-    ) -> tuple[str, ...]:
-        """Reserves space for this folder in addition to the owner's other folders. The reservation replaces
-        an earlier reservation for the same folder.
-
-        `others` contains the content of those owners that this object does not manage. Returns owners that
-        came later and are still waiting. The returned owners lose their space and must request all of it
-        again. Raises CapacityError if the request exceeds the quota. Raises UnavailableError while other
-        owners use the space, or while owners that came earlier are waiting.
-        """
-        trees = {**self._trees.get(owner, {}), tree: wanted}
-        mine = {name: size for has in trees.values() for name, size in has.items()}
-        if sum(mine.values()) > self._quota_bytes:
-            raise CapacityError(
-                f"{show_bytes(sum(mine.values()))} are needed, which is more than the quota of "
-                f"{show_bytes(self._quota_bytes)}",
-                hint="Use less data, or raise the quota.",
-            )
-        mark = self._since.setdefault(owner, next(self._numbers))
-        self._expire_requests()
-        used = {name: has for name, has in {**others, **self._owners}.items() if name != owner}
-        later = [name for name in self._waiting if self._since[name] > mark]
-        if mine != self._owners.get(owner):
-            self._check(owner, mine, used, later)
-        freed = [name for name in later if used.get(name) and not self._fits(mine, used.values())]
-        for name in freed:
-            self._remove_owner(name)
-        self._waiting.pop(owner, None)
-        self._owners[owner], self._trees[owner] = mine, trees
-        return tuple(freed)
-
-    def _check(
-        self, owner: str, mine: Mapping[str, int], used: Mapping[str, Mapping[str, int]], later: Iterable[str]
-    ) -> None:
-        ahead = [name for name in self._waiting if self._since[name] < self._since[owner]]
-        hold = {name: has for name, has in used.items() if name not in set(later)}
-        if not ahead and self._fits(mine, hold.values()):
-            return
-        self._waiting[owner] = self._monotonic()
-        hint = "It starts when they end. The farm's owner can raise the quota."
-        if ahead:
-            raise UnavailableError(f"it waits for room behind {_named(ahead)}", hint=hint)
-        total = sum({name: size for has in hold.values() for name, size in has.items()}.values())
-        raise UnavailableError(
-            f"it needs {show_bytes(sum(mine.values()))}, and {_named(list(hold))} use {show_bytes(total)} of "
-            f"the quota of {show_bytes(self._quota_bytes)}",
-            hint=hint,
-        )
-
-    def _fits(self, mine: Mapping[str, int], others: Iterable[Mapping[str, int]]) -> bool:
-        together = dict(mine)
-        for other in others:
-            together.update(other)
-        return sum(together.values()) <= self._quota_bytes
-
-    def _expire_requests(self) -> None:
-        oldest = self._monotonic() - _FRESH_SECONDS
-        self._waiting = {
-            name: requested_at for name, requested_at in self._waiting.items() if requested_at > oldest
-        }
-
-    def left_over(self, owner: str, tree: str, wanted: Iterable[str]) -> set[str]:
-        """Returns the names of content that the owner had reserved for this folder and that no folder of the
-        owner needs any more."""
-        trees = self._trees.get(owner, {})
-        kept = {name for uri, has in trees.items() if uri != tree for name in has}
-        return set(trees.get(tree, ())) - kept - set(wanted)
-
-    def waits_no_more(self, owner: str) -> None:
-        """Ends the wait of an owner that has received all its content, so that the owner keeps its space."""
-        self._waiting.pop(owner, None)
-
-    def give_back(self, owner: str) -> None:
-        """Ends all uses and waits of the owner. May be repeated."""
-        self._remove_owner(owner)
-        self._since.pop(owner, None)
-        self._waiting.pop(owner, None)
-
-    def _remove_owner(self, owner: str) -> None:
-        self._owners.pop(owner, None)
-        self._trees.pop(owner, None)
-
-
-def _named(owners: list[str]) -> str:
-    more = f" and {len(owners) - _NAMED} more" if len(owners) > _NAMED else ""
-    return f"{', '.join(owners[:_NAMED])}{more}"

@@ -42,6 +42,9 @@ class EvictingStore(Protocol):
         """Deletes unused content, starting with the least recently used. Returns the largest number of bytes
         that the deletion can free."""
 
+    def end_early(self) -> None:
+        """Ends the pins of attempts that have not started yet, so that their content may be evicted."""
+
 
 class DiskRoom:
     """Shares the space of the disk that contains `folder`. This class is safe to use from several threads.
@@ -62,6 +65,8 @@ class DiskRoom:
         self._lock = threading.Lock()
         self._stores: dict[str, EvictingStore] = {}
         self._promised: dict[tuple[str, str], dict[str, Mapping[str, int]]] = {}
+        self._early: set[tuple[str, str]] = set()
+        """The stores and owners whose reservations are for attempts that have not started yet."""
         self.evicted_bytes = 0
 
     def space(self) -> DiskSpace:
@@ -78,9 +83,14 @@ class DiskRoom:
         with self._lock:
             self._stores.pop(name, None)
             self._promised = {key: trees for key, trees in self._promised.items() if key[0] != name}
+            self._early = {key for key in self._early if key[0] != name}
 
-    def promise(self, name: str, owner: str, tree: str, sizes: Mapping[str, int]) -> None:
-        """Reserves space for all missing chunks of a folder, in the store with this name. May be repeated.
+    def promise(
+        self, name: str, owner: str, tree: str, sizes: Mapping[str, int], *, early: bool = False
+    ) -> None:
+        """Reserves space for all missing chunks of a folder, in the store with this name. May be repeated. A
+        reservation that is `early` is for an attempt that has not started yet. It ends when anything else
+        needs the space.
 
         Raises CapacityError if the request exceeds the size of the disk, and UnavailableError while the disk
         has too little free space.
@@ -96,8 +106,10 @@ class DiskRoom:
                 uri: wanted for uri, wanted in self._promised.get((name, owner), {}).items() if uri != tree
             }
             others = {**self._promised, (name, owner): trees}
-            self._free(name, lacking_bytes, others, lacking_files)
+            self._free(name, lacking_bytes, others, lacking_files, early=early)
             self._promised[name, owner] = {**trees, tree: sizes}
+            if early:
+                self._early.add((name, owner))
 
     def arrived(self, name: str, owner: str, tree: str) -> None:
         """Ends the reservation for a folder that is complete."""
@@ -108,6 +120,7 @@ class DiskRoom:
         """Ends all reservations of an owner. May be repeated."""
         with self._lock:
             self._promised.pop((name, owner), None)
+            self._early.discard((name, owner))
 
     def take(self, name: str, wanted_bytes: int, files: int = 0) -> None:
         """Makes space for this number of bytes in this number of new files. Raises UnavailableError while
@@ -120,7 +133,7 @@ class DiskRoom:
     def relieve(self) -> None:
         """Evicts more chunks after the disk was unexpectedly full, so that a retry can succeed."""
         with self._lock:
-            self._evict(_RELIEVED_BYTES)
+            self._make_way(_RELIEVED_BYTES)
 
     def recover(self) -> DiskSpace:
         """Returns the space of the disk. If the reserve is not free, chunks are evicted first. Raises
@@ -128,9 +141,24 @@ class DiskRoom:
         space = self.space()
         if space.is_short:
             with self._lock:
-                self._evict(space.lacking_bytes)
+                self._make_way(space.lacking_bytes)
             space = self.space()
         return space
+
+    def _make_way(self, wanted_bytes: int) -> None:
+        """Evicts chunks. If there are not enough unused chunks, the inputs of attempts that have not started
+        yet are evicted too."""
+        if not self._evict(wanted_bytes) and self._end_early():
+            self._evict(wanted_bytes)
+
+    def _end_early(self) -> frozenset[tuple[str, str]]:
+        """Ends the pins and reservations of attempts that have not started yet. Returns their keys."""
+        ended, self._early = frozenset(self._early), set()
+        for key in ended:
+            self._promised.pop(key, None)
+        for store in self._stores.values() if ended else ():
+            store.end_early()
+        return ended
 
     def explain(self, name: str = "") -> str:
         """Returns a text for the owner of the store, such as `the farm's disk has 3 MiB free, its reserve is
@@ -157,23 +185,36 @@ class DiskRoom:
         wanted_bytes: int,
         promised: Mapping[tuple[str, str], Mapping[str, Mapping[str, int]]],
         files: int = 0,
+        *,
+        early: bool = False,
     ) -> None:
-        """Evicts chunks until the needed bytes and files are available. Raises UnavailableError."""
-        space = self.space()
-        missing = wanted_bytes + space.reserve_bytes - space.free_bytes + self._outstanding(promised, space)
+        """Evicts chunks until the needed bytes and files are available. Unless the request itself is
+        `early`, it ends the pins and reservations of attempts that have not started yet. Raises
+        UnavailableError."""
+        space, missing = self._missing(wanted_bytes, promised)
         if missing > 0 or _lacks_files(space, files):
             self._evict(max(missing, 0), files)
-            space = self.space()
-            missing = (
-                wanted_bytes + space.reserve_bytes - space.free_bytes + self._outstanding(promised, space)
-            )
-        if (wanted_bytes and missing > 0) or space.is_short or _lacks_files(space, files):
+            space, missing = self._missing(wanted_bytes, promised)
+        if not early and _is_refused(space, wanted_bytes, missing, files) and (ended := self._end_early()):
+            promised = {key: trees for key, trees in promised.items() if key not in ended}
+            space, missing = self._missing(wanted_bytes, promised)
+            self._evict(max(missing, 0), files)
+            space, missing = self._missing(wanted_bytes, promised)
+        if _is_refused(space, wanted_bytes, missing, files):
             coming = self._outstanding(promised, space)
             more = f"; {show_bytes(coming)} are reserved for running transfers" if coming else ""
             raise UnavailableError(
                 f"{_waiting(wanted_bytes, files)} for room: {self.explain(name)}{more}",
                 hint="The transfer continues automatically when the disk has space.",
             )
+
+    def _missing(
+        self, wanted_bytes: int, promised: Mapping[tuple[str, str], Mapping[str, Mapping[str, int]]]
+    ) -> tuple[DiskSpace, int]:
+        """Returns the present space, and how many bytes are missing (negative: left over)."""
+        space = self.space()
+        reserved_bytes = space.reserve_bytes + self._outstanding(promised, space)
+        return space, wanted_bytes + reserved_bytes - space.free_bytes
 
     def _outstanding(
         self, promised: Mapping[tuple[str, str], Mapping[str, Mapping[str, int]]], space: DiskSpace
@@ -186,9 +227,9 @@ class DiskRoom:
             return most
         return sum(self._stores[name].outstanding(wanted) for name, wanted in trees if name in self._stores)
 
-    def _evict(self, wanted_bytes: int, files: int = 0) -> None:
-        """Evicts chunks until the disk shows this many more free bytes. Free space is measured, because
-        deleting a file that has other hard links frees no space."""
+    def _evict(self, wanted_bytes: int, files: int = 0) -> bool:
+        """Evicts chunks until the disk shows this many more free bytes. Returns whether it does. Free space
+        is measured, because deleting a file that has other hard links frees no space."""
         goal, evicted = self.space().free_bytes + wanted_bytes, 0
         while (space := self.space()).free_bytes < goal or _lacks_files(space, files):
             ages = [(age, name) for name, store in self._stores.items() if (age := store.oldest_unused())]
@@ -204,6 +245,12 @@ class DiskRoom:
             self.evicted_bytes += evicted
             total = show_bytes(self.evicted_bytes)
             _LOG.warning("chunks_evicted disk=%s bytes=%d total=%s", self._folder, evicted, total)
+        return space.free_bytes >= goal and not _lacks_files(space, files)
+
+
+def _is_refused(space: DiskSpace, wanted_bytes: int, missing_bytes: int, files: int) -> bool:
+    """Returns whether a request is refused because it does not fit on the disk."""
+    return bool((wanted_bytes and missing_bytes > 0) or space.is_short or _lacks_files(space, files))
 
 
 def _lacks_files(space: DiskSpace, wanted: int) -> bool:

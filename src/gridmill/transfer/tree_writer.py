@@ -23,10 +23,11 @@ from gridmill.domain.farm_protocol import FileEntry, Manifest
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.storage_uri import below
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
-from gridmill.transfer.chunk_store import ChunkStore, SpaceByOwner
+from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.durable import READ_ONLY, not_kept, put, sync
 from gridmill.transfer.large_files import kept_as
 from gridmill.transfer.paths import User, check_manifest, check_path, folder_below
+from gridmill.transfer.space_by_owner import SpaceByOwner
 
 _NO_LINK = {errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP}
 _NO_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
@@ -105,6 +106,39 @@ class TreeCheckout:
         except OSError as error:
             raise self._store.why_not_kept(error, below(self._root, uri)) from error
 
+    def expect_early(self, uri: str, manifest: Manifest, owner: str, seconds: float) -> tuple[str, ...]:
+        """Pins the content of a folder for an attempt that has not started yet, for `seconds`, and reserves
+        space for the missing chunks, which are returned. Nothing is built. The pins end when the attempt
+        uses the folder (`place`), and when anything else needs the space.
+
+        Raises UnavailableError if there is not enough space beside the data of running attempts,
+        CapacityError, UnsafePathError, InputError and StorageError.
+        """
+        check_path(uri)
+        check_manifest(manifest)
+        sizes, store = _sizes_of(manifest), self._store
+        try:
+            with self._lock:
+                if owner in store.pinned():
+                    return ()  # the attempt is starting, and its own transfer sends what is missing
+                self._room.check_beside({**store.early_sizes(), **sizes}, store.pinned())
+                if store.disk is not None:
+                    store.disk.promise(store.name, _early(owner), uri, sizes, early=True)
+                store.pin_early(owner, uri, sizes, seconds)
+            lacking = store.expect(manifest)
+        except OSError as error:
+            raise store.why_not_kept(error, below(self._root, uri)) from error
+        if not lacking and store.disk is not None:
+            store.disk.arrived(store.name, _early(owner), uri)
+        return lacking
+
+    def end_early(self, owner: str) -> None:
+        """Ends the early pins of an attempt that does not start here, or that has started. May be
+        repeated."""
+        self._store.unpin_early(owner)
+        if self._store.disk is not None:
+            self._store.disk.forget(self._store.name, _early(owner))
+
     @contextmanager
     def _alone_at(self, uri: str) -> Iterator[None]:
         """Takes the lock for one path. Folders at other paths can be built at the same time."""
@@ -148,6 +182,7 @@ class TreeCheckout:
         `but_writable`, folders that the attempt may have changed are kept. May be repeated. Raises
         StorageError.
         """
+        self.end_early(owner)
         try:
             with self._lock:
                 self._let_go(owner, but_writable=but_writable)
@@ -214,15 +249,17 @@ class TreeCheckout:
     def _reserve(self, wanted: CheckedOutTree, manifest: Manifest) -> None:
         """Reserves space, so that no chunk of the folder is evicted. Raises CapacityError, and
         UnavailableError (see DiskRoom)."""
-        sizes = {kept_as(entry, manifest.chunk_bytes): entry.size_bytes for entry in manifest.files}
-        sizes.pop("", None)
+        sizes = _sizes_of(manifest)
         (owner,), uri = wanted.owners, wanted.uri
         if self._store.disk is not None:
+            # ended first, because the same bytes would otherwise be reserved twice
+            self._store.disk.arrived(self._store.name, _early(owner), uri)
             self._store.disk.promise(self._store.name, owner, uri, sizes)
         gone = self._room.left_over(owner, uri, sizes)
         for other in self._room.take(owner, uri, sizes, self._store.pinned()):
             self._let_go(other)
         self._store.pin(owner, sizes, instead_of=gone)
+        self._store.unpin_early(owner, uri)
 
     def _make(self, wanted: CheckedOutTree, manifest: Manifest) -> None:
         if wanted.writable and not self._handing_over:
@@ -319,6 +356,18 @@ class TreeCheckout:
         draft.write_bytes(codec.encode(placed))
         sync([draft])
         draft.rename(path)
+
+
+def _sizes_of(manifest: Manifest) -> dict[str, int]:
+    """Returns the sizes in bytes of the content of a folder, by the names that the store uses (`kept_as`)."""
+    sizes = {kept_as(entry, manifest.chunk_bytes): entry.size_bytes for entry in manifest.files}
+    sizes.pop("", None)
+    return sizes
+
+
+def _early(owner: str) -> str:
+    """Returns the name under which the disk reserves space for an attempt that has not started yet."""
+    return f"{owner}+early"
 
 
 def _overlap(one: str, other: str) -> bool:

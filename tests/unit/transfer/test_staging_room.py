@@ -9,8 +9,9 @@ import pytest
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.errors import CapacityError, UnavailableError
 from gridmill.transfer.chunk_manifest import scan
-from gridmill.transfer.chunk_store import ChunkStore, SpaceByOwner
+from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.engine import push
+from gridmill.transfer.space_by_owner import SpaceByOwner
 from gridmill.transfer.tree_writer import TreeCheckout
 
 LONG_SECONDS = 120.0

@@ -1,5 +1,7 @@
 """This module has the use cases of resources and deployments."""
 
+from collections.abc import Mapping
+
 from gridmill.control.steps.run_lifecycle import check_resource_settings
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.amounts import Amounts, check_memory, show_bytes, show_count, show_number
@@ -11,6 +13,7 @@ from gridmill.domain.site import Site
 from gridmill.domain.states import DeploymentState
 from gridmill.errors import CapacityError, ConflictError, NotFoundError
 from gridmill.ports.pages import PAGE_ITEMS, Page, names_of_deployment, page_by_names, page_request
+from gridmill.ports.site import EarlyTransferSite
 from gridmill.ports.store import Noun
 from gridmill.scheduler.feasibility import asked_of
 from gridmill.scheduler.sizing import size_resource
@@ -66,7 +69,16 @@ class ResourceUseCases(UseCases):
         """Return the deployments that have not ended."""
         request = page_request(tuple, "deployments", limit, cursor)
         with self._node.lock:
-            return page_by_names(request, self._ledger.snapshot.deployments.values(), names_of_deployment)
+            page = page_by_names(request, self._ledger.snapshot.deployments.values(), names_of_deployment)
+        sites = {one.site: self._control.sites.get(one.site) for one in page.items}
+        early = {
+            pod_id: text
+            for site in sites.values()
+            if isinstance(site, EarlyTransferSite)
+            for pod_id, text in site.early_transfers().items()
+        }
+        items = tuple(_with_early(one, early) for one in page.items) if early else page.items
+        return replace(page, items=items)
 
     def release(self, deployment_id: str) -> None:
         """Release a deployment when it is idle."""
@@ -81,6 +93,12 @@ class ResourceUseCases(UseCases):
             transaction.put(
                 replace(deployment, state=DeploymentState.RELEASING, message="released by a user")
             )
+
+
+def _with_early(deployment: Deployment, early: Mapping[str, str]) -> Deployment:
+    """Return the deployment, with the early transfer to each pod as the message of the pod."""
+    pods = tuple(replace(pod, message=pod.message or early.get(pod.id, "")) for pod in deployment.pods)
+    return replace(deployment, pods=pods)
 
 
 def _without(resources: dict[str, Resource], assigned: Resource) -> list[Noun]:

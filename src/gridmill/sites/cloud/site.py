@@ -24,7 +24,15 @@ from gridmill.domain.site import Node, NodeUtilization, Site
 from gridmill.errors import GridmillError, RefusedError, UnavailableError, explained
 from gridmill.plugins import find
 from gridmill.ports.cloud import CloudPort, EndCommands, ImageProvider, MachineImage, MachineReport
-from gridmill.ports.site import PodListeners, PodReport, PodStatus, SitePort, TransferSite
+from gridmill.ports.site import (
+    EarlyTransferSite,
+    NextAttempt,
+    PodListeners,
+    PodReport,
+    PodStatus,
+    SitePort,
+    TransferSite,
+)
 from gridmill.settings import Settings
 from gridmill.sites.cloud.connection import MachineConnection
 from gridmill.sites.cloud.rentals import Rentals, launch_request
@@ -144,7 +152,13 @@ class CloudSite:
 
     def progress(self, lease: str) -> str:
         """See RentingSite."""
-        return self._rentals.progress(lease)
+        return self._rentals.progress(lease) or self._early_text(lease)
+
+    def _early_text(self, lease: str) -> str:
+        connection = self._rentals.open_connections().get(lease)
+        if connection is None or not isinstance(connection.site, EarlyTransferSite):
+            return ""
+        return ", ".join(connection.site.early_transfers().values())
 
     # --- SitePort
 
@@ -316,6 +330,23 @@ class CloudSite:
         """See TransferSite."""
         progress = (one.transfer_progress(attempt_id) for one in self._machines())
         return next((one for one in progress if one), {})
+
+    def transfer_early(self, attempts: Sequence[NextAttempt]) -> None:
+        """See EarlyTransferSite. The inputs are transferred to the machine of the pod."""
+        with self._lock:
+            leases = self._leases or {}
+        machines = self._rentals.open_connections()
+        by_lease = {leases[one.pod_id].id: one for one in attempts if one.pod_id in leases}
+        for lease_id, connection in machines.items():
+            if isinstance(connection.site, EarlyTransferSite):
+                one = by_lease.get(lease_id)
+                is_leaving = bool(connection.notice)
+                connection.site.transfer_early(() if one is None or is_leaving else (one,))
+
+    def early_transfers(self) -> Mapping[str, str]:
+        """See EarlyTransferSite."""
+        machines = [one for one in self._machines() if isinstance(one, EarlyTransferSite)]
+        return {pod_id: text for one in machines for pod_id, text in one.early_transfers().items()}
 
     def farm_status(self) -> FarmStatus:
         """See TransferSite."""

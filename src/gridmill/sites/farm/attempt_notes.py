@@ -27,7 +27,8 @@ class AttemptNote:
     URI. A `part` of a job always leaves files at the farm. `refusal` is the reason why the attempt never
     started, in the form of `errors.to_body`. `end_event` is the body of the attempt's end event, which is
     reported after all results arrived. If the end of the attempt is reported again, the same body is
-    reported. `upload` is the transfer of the attempt's inputs, and `staging` is the way in which its data is
+    reported. `upload` is the transfer of the attempt's inputs, `early` is what was transferred of them before
+    the attempt started, and `staging` is the way in which its data is
     transferred. `pod_id` is the id of the attempt's pod. `alike` are local folders that may contain parts of
     the attempt's results. `carried` is the manifest fingerprint of the local checkpoints at their last
     transfer in either direction. `carried` is empty if there were no checkpoints. `lost` is true if the
@@ -44,6 +45,7 @@ class AttemptNote:
     refusal: Mapping[str, Any] | None = None
     end_event: Mapping[str, Any] | None = None
     upload: Transfer = Transfer()
+    early: Transfer = Transfer()
     staging: Staging = Staging.DIRECT
     pod_id: str = ""
     alike: tuple[str, ...] = ()

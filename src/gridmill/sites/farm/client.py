@@ -29,6 +29,7 @@ from gridmill.domain.farm_protocol import (
     BucketObjects,
     ChunkHashes,
     DeployRequest,
+    EarlyTree,
     FarmStatus,
     JoinRequest,
     JoinResponse,
@@ -302,12 +303,14 @@ class FarmClient:
         """See MeteredEndpoint."""
         return MeteredFarmClient(farm=self, meter=ByteMeter(moved=moved, piece_bytes=piece_bytes))
 
-    def send(self, chunks: Sequence[Chunk], meter: ByteMeter = UNMETERED) -> None:
-        """Sends these chunks."""
+    def send(self, chunks: Sequence[Chunk], meter: ByteMeter = UNMETERED, *, early: str = "") -> None:
+        """Sends these chunks. With `early`, they are for an attempt that has not started yet, and the farm
+        refuses them with UnavailableError if they have to give way to other data."""
+        path = f"/v1/staging/chunks?early={quote(early, safe='')}" if early else "/v1/staging/chunks"
         size = str(stream.size_bytes(chunks))
         kind = {"Content-Type": "application/octet-stream", "Content-Length": size}
         body = RepeatableBody(tuple(stream.encode(chunks)), meter)
-        self._ask("POST", "/v1/staging/chunks", body, seconds=LONG_SECONDS, more=kind)
+        self._ask("POST", path, body, seconds=LONG_SECONDS, more=kind)
 
     def fetch(self, chunks: Iterable[str], meter: ByteMeter = UNMETERED) -> Iterator[Chunk]:
         """Downloads these chunks from the farm. The caller must check the hashes of the chunks."""
@@ -332,6 +335,17 @@ class FarmClient:
         return decode(
             self._ask("POST", "/v1/staging/place", encode(place), seconds=LONG_SECONDS), MissingChunks
         ).chunks
+
+    def place_early(self, tree: EarlyTree) -> tuple[str, ...]:
+        """Asks the farm to keep the chunks of a folder for an attempt that has not started yet. Returns the
+        chunks that the farm does not have. Raises NotFoundError if the farm is too old."""
+        return decode(
+            self._ask("POST", "/v1/staging/early", encode(tree), seconds=LONG_SECONDS), MissingChunks
+        ).chunks
+
+    def end_early(self, attempt_id: str) -> None:
+        """Asks the farm to release the chunks that it keeps for an attempt that has not started yet."""
+        self._ask("DELETE", f"/v1/staging/early/{quote(attempt_id, safe='')}")
 
     def scan(self, uri: str) -> Manifest:
         """Returns the manifest of a folder at the farm. Raises NotFoundError."""

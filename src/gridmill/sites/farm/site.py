@@ -30,7 +30,7 @@ from gridmill.domain.site import Node, NodeUtilization, Site, SiteKind, check_se
 from gridmill.domain.source import CREDENTIALS
 from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError
 from gridmill.plugins import find
-from gridmill.ports.site import PodListeners, PodReport, PodStatus, SitePort
+from gridmill.ports.site import NextAttempt, PodListeners, PodReport, PodStatus, SitePort
 from gridmill.private_files import write_private
 from gridmill.settings import Settings
 from gridmill.sites.attempt_inputs import changed_shares, missing_bytes
@@ -265,6 +265,8 @@ class FarmSite:
         self._cached_status: tuple[float, FarmStatus] | None = None
         self._unanswered: set[str] = set()
         self._undelivered = UndeliveredEvents(self._download_events)
+        self._next_pods: Mapping[str, str] = {}
+        """The pods on which the next attempts will start, by attempt id."""
 
     def nodes(self) -> tuple[Node, ...]:
         """Returns the capacity of the farm's nodes. Raises UnavailableError."""
@@ -409,6 +411,16 @@ class FarmSite:
             status = self._cached_status
         lost = status[1].warnings if status is not None else ()
         return {message: f"site {self._name}: {message}" for message in lost} | self._attempt_data.held_up()
+
+    def transfer_early(self, attempts: Sequence[NextAttempt]) -> None:
+        """See EarlyTransferSite."""
+        self._next_pods = {one.order.attempt_id: one.pod_id for one in attempts}
+        self._attempt_data.early.want([one.order for one in attempts])
+
+    def early_transfers(self) -> Mapping[str, str]:
+        """See EarlyTransferSite."""
+        pods, texts = self._next_pods, self._attempt_data.early.progress()
+        return {pods[name]: text for name, text in texts.items() if name in pods}
 
     def missing_sizes(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
         """See TransferSite. Results that the farm has not released yet count as missing. No job waits for

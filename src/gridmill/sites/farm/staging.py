@@ -54,11 +54,13 @@ from gridmill.sites.farm.carrier_choice import BucketEndpoints
 from gridmill.sites.farm.checkpoints import CheckpointDownloads
 from gridmill.sites.farm.client import FarmClient
 from gridmill.sites.farm.download import ResultDownload
+from gridmill.sites.farm.early_inputs import EarlyInputs
 from gridmill.sites.farm.errors import FarmStorageError
 from gridmill.transfer.contents import list_contents, write_contents
 from gridmill.transfer.engine import ChunkEndpoint, TransferLimits, push
 from gridmill.transfer.errors import TransferRefusedError
 from gridmill.transfer.in_flight import ChunksInFlight
+from gridmill.transfer.link_priority import LinkPriority
 from gridmill.transfer.paths import chunk_sizes
 from gridmill.transfer.progress import TransferProgress, TransferState
 from gridmill.transfer.verify import check_order, seal
@@ -187,6 +189,8 @@ class HomeAttemptData:
         self._locks: dict[str, Lock] = {}
         self._guard = Lock()
         self._in_flight = ChunksInFlight()
+        self._link = LinkPriority()
+        self.early = EarlyInputs(farm, self.trees, self._link, self._endpoint, self._terms)
         self.checkpoints = CheckpointDownloads(
             farm, root, self._noted, self._known, self._fetch_checkpoints, self._lock_of
         )
@@ -203,6 +207,7 @@ class HomeAttemptData:
             farm_checkpoints=farm_checkpoint_uri(order) if mine else "",
             part=order.part is not None,
             upload=before.upload if before is not None else Transfer(),
+            early=before.early if before is not None else Transfer(),
             carried=before.carried if before is not None else "",
             staging=order.staging,
             pod_id=pod_id,
@@ -228,6 +233,7 @@ class HomeAttemptData:
             self._telling(order.attempt_id, _by("to", order.staging)) as progress,
         ):
             self._refuse_ended(order.attempt_id)
+            self._count_early(order.attempt_id)
             order = check_order(order, self._home_root, _LOG.info)
             try:
                 if order.checkpoint_uri and counts(order):
@@ -239,6 +245,7 @@ class HomeAttemptData:
             finally:
                 self._record_transfer(order.attempt_id, progress.look(), progress.spent_seconds)
             self.checkpoints.carried(order.attempt_id)
+        self.early.release(order.attempt_id)
         farm_root = self._farm_root()
         bundle = f"{farm_root}/{BUNDLES}/{order.bundle}.tar.gz" if order.bundle_path else ""
         return replace(
@@ -258,6 +265,12 @@ class HomeAttemptData:
         if note is not None and not note.is_open:
             raise InterruptedRunError(f"{attempt_id} has ended")
 
+    def _count_early(self, attempt_id: str) -> None:
+        """Ends the early transfer of the attempt's inputs, and notes how many bytes it sent."""
+        early, note = self.early.started(attempt_id), self._noted.find(attempt_id)
+        if note is not None and early.transferred_bytes:
+            self._noted.write(attempt_id, replace(note, early=note.early + early))
+
     def _record_transfer(self, attempt_id: str, seen: TransferState, seconds: float) -> None:
         """Records how many bytes were transferred. A retry finds these bytes at the farm and does not count
         them again."""
@@ -267,7 +280,7 @@ class HomeAttemptData:
         carried = note.upload.transferred_bytes + seen.transferred_bytes
         transfer = Transfer(
             transferred_bytes=carried,
-            reused_bytes=max(0, seen.total_bytes - carried),
+            reused_bytes=max(0, seen.total_bytes - carried - note.early.transferred_bytes),
             seconds=note.upload.seconds + seconds,
         )
         self._noted.write(attempt_id, replace(note, upload=transfer))
@@ -286,7 +299,8 @@ class HomeAttemptData:
         progress = TransferProgress()
         self._progress[attempt_id] = direction, progress
         try:
-            yield progress
+            with self._link.first():
+                yield progress
         except AwayError:
             raise
         except InterruptedRunError as error:
@@ -383,6 +397,7 @@ class HomeAttemptData:
         self._closed.set()
         for stop in tuple(self._stops.values()):
             stop.set()
+        self.early.close()
         self.checkpoints.close()
         self.cleanup.close()
         if self._bucket_endpoints is not None:
@@ -425,7 +440,11 @@ class HomeAttemptData:
         back = self._back.pop(attempt_id, Transfer())
         trip = self._farm.round_trip_seconds
         return AttemptTransfers(
-            upload=note.upload, download=back, staging=note.staging, round_trip_seconds=trip
+            upload=note.upload,
+            download=back,
+            staging=note.staging,
+            round_trip_seconds=trip,
+            early=note.early,
         )
 
     def _with_results(self, event: PodEvent, note: AttemptNote, progress: TransferProgress) -> PodEvent:
@@ -524,9 +543,10 @@ class HomeAttemptData:
     ) -> None:
         farm_uri, home_uri = note.farm_checkpoints, note.checkpoint_uri
         stop = stop or self._closed
-        self._downloads.fetch(
-            farm_uri, home_uri, note.staging, manifest=manifest, alike=(home_uri,), stop=stop
-        )
+        with self._link.first():
+            self._downloads.fetch(
+                farm_uri, home_uri, note.staging, manifest=manifest, alike=(home_uri,), stop=stop
+            )
 
     def leave(self, pod_id: str) -> None:
         """Ends the uploads for the attempts of a pod that has ended."""
