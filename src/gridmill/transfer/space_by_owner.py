@@ -98,8 +98,8 @@ class SpaceByOwner:
         used = {**others, **self._owners}
         if self._waiting or not self._fits(wanted, used.values()):
             raise UnavailableError(
-                f"{show_bytes(sum(wanted.values()))} of inputs of the next jobs do not fit beside the data of "
-                f"running jobs, by the quota of {show_bytes(self._quota_bytes)}"
+                f"{show_bytes(sum(wanted.values()))} of inputs of the next jobs do not fit beside the data "
+                f"of running jobs, by the quota of {show_bytes(self._quota_bytes)}"
             )
 
     def left_over(self, owner: str, tree: str, wanted: Iterable[str]) -> set[str]:

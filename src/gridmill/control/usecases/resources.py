@@ -70,13 +70,11 @@ class ResourceUseCases(UseCases):
         request = page_request(tuple, "deployments", limit, cursor)
         with self._node.lock:
             page = page_by_names(request, self._ledger.snapshot.deployments.values(), names_of_deployment)
-        sites = {one.site: self._control.sites.get(one.site) for one in page.items}
-        early = {
-            pod_id: text
-            for site in sites.values()
-            if isinstance(site, EarlyTransferSite)
-            for pod_id, text in site.early_transfers().items()
-        }
+        sites = [self._control.sites.get(name) for name in {one.site for one in page.items}]
+        early: dict[str, str] = {}
+        for site in sites:
+            if isinstance(site, EarlyTransferSite):
+                early.update(site.early_transfers())
         items = tuple(_with_early(one, early) for one in page.items) if early else page.items
         return replace(page, items=items)
 

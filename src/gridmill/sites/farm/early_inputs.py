@@ -223,6 +223,8 @@ class EarlyInputs:
         except InterruptedRunError:
             return
         except UnavailableError as error:
+            if one.is_complete:  # the farm may have evicted all of it
+                one.is_complete, one.left_bytes = False, one.total_bytes
             one.trouble, one.due = error.message, self._monotonic() + one.pause_seconds
             one.pause_seconds = min(2 * one.pause_seconds, _PAUSE_SECONDS[1])
             _LOG.info("early_transfer_waits attempt=%s reason=%s", one.order.attempt_id, error)

@@ -46,6 +46,7 @@ from gridmill.transfer.progress import LATELY_SECONDS, TransferState
 SETTINGS = {
     "lease": "the time without contact after which the farm ends the pods of this home (default: 1h)",
     "checkpoints": "the shortest time between two downloads of checkpoints of a running job (default: 30s)",
+    "early": "whether inputs of the next job are transferred while another job runs: yes, no (default: yes)",
     "rate": "the limit for transfers to and from the farm in bytes a second, as 20MiB (default: no limit)",
 } | carrier_choice.SETTINGS
 _LEASE, _CHECKPOINTS = "1h", "30s"
@@ -57,11 +58,13 @@ would end running pods."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmSettings:
     """The parsed settings of a site at a farm, without the settings of buckets. `rate` is the largest
-    transfer rate in bytes per second, or None if there is no limit."""
+    transfer rate in bytes per second, or None if there is no limit. `early` is whether the inputs of the next
+    job are transferred while another job runs."""
 
     lease_seconds: float
     checkpoints_seconds: float
     rate: float | None
+    early: bool = True
 
 
 def read(site: Site) -> FarmSettings:
@@ -71,6 +74,7 @@ def read(site: Site) -> FarmSettings:
         lease_seconds=_seconds(site, "lease", _LEASE, _LEAST_LEASE_SECONDS),
         checkpoints_seconds=_seconds(site, "checkpoints", _CHECKPOINTS, 1.0),
         rate=_rate(site),
+        early=_early(site),
     )
 
 
@@ -80,6 +84,13 @@ def check_site(site: Site) -> None:
         read_controller(site.address)
     read(site)
     carrier_choice.check(site)
+
+
+def _early(site: Site) -> bool:
+    text = site.settings.get("early") or "yes"
+    if text not in ("yes", "no"):
+        raise _at(site, "early", InputError(f"{text!r} is neither yes nor no"))
+    return text == "yes"
 
 
 def _rate(site: Site) -> float | None:
@@ -257,7 +268,9 @@ class FarmSite:
         link: str,
         leases: PodLeases,
         monotonic: Callable[[], float] = time.monotonic,
+        early: bool = True,
     ) -> None:
+        self._is_early = early
         self._name, self._farm, self._relay, self._attempt_data = name, farm, relay, carrying
         self._link, self._leases, self._monotonic = link, leases, monotonic
         self._last_contact = monotonic()
@@ -414,6 +427,8 @@ class FarmSite:
 
     def transfer_early(self, attempts: Sequence[NextAttempt]) -> None:
         """See EarlyTransferSite."""
+        if not self._is_early:
+            return
         self._next_pods = {one.order.attempt_id: one.pod_id for one in attempts}
         self._attempt_data.early.want([one.order for one in attempts])
 
@@ -526,7 +541,7 @@ def _open(
     socket = settings.home / "links.sock"
     relay = Relay(farm, partial(find("links", "unix"), str(socket)), carrying)
     leases = PodLeases(kept.folder / "leases.json", farm_settings.lease_seconds)
-    made = FarmSite(site.name, farm, relay, carrying, f"unix:{socket}", leases)
+    made = FarmSite(site.name, farm, relay, carrying, f"unix:{socket}", leases, early=farm_settings.early)
     relay.start()
     carrying.checkpoints.start(farm_settings.checkpoints_seconds)
     carrying.cleanup.start()
