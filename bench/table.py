@@ -38,6 +38,7 @@ MODULES = {
     "map-dataset": "bench.map dataset",
     "staging": "bench.staging",
     "farm": "bench.farm",
+    "early": "bench.early",
     "neighbours": "bench.neighbours",
     "rentals": "bench.rentals",
     "rental-processes": "bench.rental_processes",
