@@ -1,5 +1,5 @@
-"""The inputs of the next job are transferred to a farm while a job runs there. Home is host alpha, the farm is
-host beta."""
+"""The inputs of the next job are transferred to a farm while a job runs there. Home is alpha, the farm is
+beta."""
 
 import json
 import re
