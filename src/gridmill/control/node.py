@@ -97,7 +97,7 @@ class ControlNode:
             until_due = min(until_due, reap(starting, control.bring_ups, control.sites, control.limits))
             discard(control.storage, control.problems, control.background, control.discarded)
             control.ledger.flush()
-            transfer_early(control)
+            transfer_early(starting, control.sites, control.early, control.limits)
             if self._is_sound():
                 leases = control.ledger.snapshot.leases.values()
                 until_due = min(until_due, show_heartbeat(control.sites, leases))

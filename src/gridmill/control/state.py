@@ -320,6 +320,13 @@ class SiteChoices:
 
 
 @dataclass(slots=True, kw_only=True)
+class EarlyTurns:
+    """The monotonic time at which the early transfers of inputs are chosen again, in seconds."""
+
+    next_at: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
 class SiteStates:
     """The last observed state of each farm, by site, and the sites that did not answer."""
 
@@ -482,7 +489,7 @@ class Control:
     discarded: list[str] = field(default_factory=list)
     claimed: set[str] = field(default_factory=set)
     next_observe: float = 0.0
-    next_early: float = 0.0
+    early: EarlyTurns = field(default_factory=EarlyTurns)
     vault: Vault = field(default_factory=NoVault)
     alarms: ScheduleTimers | None = None
 

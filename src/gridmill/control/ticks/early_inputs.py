@@ -8,29 +8,31 @@ the control node no longer requests them, or after a time without a request.
 from collections.abc import Mapping, Sequence
 
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Catalog, Control
+from gridmill.control.state import Catalog, ControlTimeouts, EarlyTurns, Starting
 from gridmill.control.steps.inputs import order_for
 from gridmill.domain.run import Attempt, JobRun, attempt_id_of
 from gridmill.domain.states import AttemptState
 from gridmill.errors import GridmillError
-from gridmill.ports.site import EarlyTransferSite, NextAttempt
+from gridmill.ports.site import EarlyTransferSite, NextAttempt, SitePort
 from gridmill.ports.storage import Storage
 from gridmill.scheduler.early_inputs import NextJob, next_jobs
 from gridmill.scheduler.snapshot import Snapshot
 
 
-def transfer_early(control: Control) -> None:
+def transfer_early(
+    starting: Starting, ports: Mapping[str, SitePort], turns: EarlyTurns, limits: ControlTimeouts
+) -> None:
     """Request the early transfers of each site: for the job that will probably start next on each busy pod.
     The tick does this at most once in each interval of observations."""
-    now = control.clock.monotonic()
-    sites = {name: one for name, one in control.sites.items() if isinstance(one, EarlyTransferSite)}
-    if now < control.next_early or not sites:
+    now, snapshot = starting.timeline.clock.monotonic(), starting.ledger.snapshot
+    sites = {name: one for name, one in ports.items() if isinstance(one, EarlyTransferSite)}
+    if now < turns.next_at or not sites:
         return
-    control.next_early = now + control.limits.observe_seconds
-    transaction = control.ledger.begin(control.timeline.now())
-    chosen = next_jobs(control.ledger.snapshot, transaction.now)
-    attempts = _attempts(control.catalog, control.storage, transaction, chosen)
-    for name, some in by_site(control.ledger.snapshot, attempts, sites).items():
+    turns.next_at = now + limits.observe_seconds
+    transaction = starting.ledger.begin(starting.timeline.now())
+    chosen = next_jobs(snapshot, transaction.now)
+    attempts = _attempts(starting.endings.catalog, starting.endings.storage, transaction, chosen)
+    for name, some in by_site(snapshot, attempts, sites).items():
         sites[name].transfer_early(some)
 
 
