@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.kit.control_records import AMOUNTS, a_deployment, a_job_run, a_pod, a_run, an_attempt
 
-from gridmill.control.ticks.early_inputs import by_site
+from gridmill.control.ticks.early_inputs import decide_transfers
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.command import CommandSpec
 from gridmill.domain.deployment import Deployment
@@ -117,8 +117,5 @@ def test_a_site_without_a_next_job_ends_its_transfers() -> None:
         output_uri="",
     )
     attempt = NextAttempt(pod_id="r-1.0", order=order)
-    snapshot = grid(machines(1))
-    assert by_site(snapshot, (attempt,), {"far": object(), "other": object()}) == {  # type: ignore[dict-item]
-        "far": (attempt,),
-        "other": (),
-    }
+    decided = decide_transfers([machines(1)], (attempt,), {"far", "other"})
+    assert decided == {"far": (attempt,), "other": ()}

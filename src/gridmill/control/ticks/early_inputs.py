@@ -5,18 +5,19 @@ The tick changes no records. The attempts of these jobs do not exist yet, and a 
 the control node no longer requests them, or after a time without a request.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Catalog, ControlTimeouts, EarlyTurns, Starting
 from gridmill.control.steps.inputs import order_for
+from gridmill.domain.deployment import Deployment
 from gridmill.domain.run import Attempt, JobRun, attempt_id_of
 from gridmill.domain.states import AttemptState
 from gridmill.errors import GridmillError
 from gridmill.ports.site import EarlyTransferSite, NextAttempt, SitePort
 from gridmill.ports.storage import Storage
 from gridmill.scheduler.early_inputs import NextJob, next_jobs
-from gridmill.scheduler.snapshot import Snapshot
 
 
 def transfer_early(
@@ -32,16 +33,16 @@ def transfer_early(
     transaction = starting.ledger.begin(starting.timeline.now())
     chosen = next_jobs(snapshot, transaction.now)
     attempts = _attempts(starting.endings.catalog, starting.endings.storage, transaction, chosen)
-    for name, some in by_site(snapshot, attempts, sites).items():
+    for name, some in decide_transfers(snapshot.deployments.values(), attempts, sites.keys()).items():
         sites[name].transfer_early(some)
 
 
-def by_site(
-    snapshot: Snapshot, attempts: Sequence[NextAttempt], sites: Mapping[str, EarlyTransferSite]
+def decide_transfers(
+    deployments: Iterable[Deployment], attempts: Sequence[NextAttempt], sites: AbstractSet[str]
 ) -> Mapping[str, tuple[NextAttempt, ...]]:
-    """Return the next attempts of each site. A site without a next attempt has an empty entry, so that it
-    ends the transfers for earlier requests."""
-    places = {pod.id: one.site for one in snapshot.deployments.values() for pod in one.pods}
+    """Decide the early transfers of each site: those for the next attempts on its pods. A site without a next
+    attempt has an empty entry, so that it ends the transfers for earlier requests."""
+    places = {pod.id: one.site for one in deployments for pod in one.pods}
     return {
         name: tuple([one for one in attempts if places.get(one.pod_id) == name]) for name in sorted(sites)
     }
