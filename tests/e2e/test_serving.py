@@ -1,10 +1,14 @@
 """A service whose replicas are killed, replaced and drained while clients send requests."""
 
+import itertools
 import os
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import tritonclient.http as tritonclient
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from gridmill.domain.serving import ServiceState
 from tests.kit.served_models import linear_model, order_of, row
@@ -76,3 +80,49 @@ def test_an_update_to_a_version_that_cannot_be_loaded_leaves_the_service_as_it_i
         service.update(replace(order, generation=3))
         service.wait_ready()
         assert service.report().problem == ""
+
+
+def test_an_unmodified_client_of_the_open_inference_protocol_works(tmp_path):
+    model = linear_model(tmp_path / "m")
+    with Service(tmp_path / "s", order_of(model)) as service:
+        client = tritonclient.InferenceServerClient(f"127.0.0.1:{service.report().port}")
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("weather", "1")
+        assert client.get_server_metadata()["name"] == "gridmill"
+        assert client.get_model_metadata("weather")["inputs"][2]["datatype"] == "BYTES"
+        assert client.get_model_config("weather")["input"][0]["data_type"] == "TYPE_FP64"
+        assert client.get_model_repository_index()[0]["state"] == "READY"
+        for binary, packing in itertools.product((True, False), (None, "gzip", "deflate")):
+            result = client.infer(
+                "weather",
+                _tensors(binary),
+                outputs=[tritonclient.InferRequestedOutput("prediction", binary_data=binary)],
+                request_id="7",
+                request_compression_algorithm=packing,
+                response_compression_algorithm=packing,
+            )
+            assert result.as_numpy("prediction").tolist() == [121, 1002]
+            assert result.get_response()["id"] == "7"
+        assert client.infer("weather", _tensors(True)).as_numpy("prediction").tolist() == [121, 1002]
+        assert client.get_inference_statistics("weather")["model_stats"][0]["inference_count"] == 14
+        for wrong in ("other", "weather/versions/9"):
+            with pytest.raises(InferenceServerException):
+                client.infer(wrong, _tensors(True))
+        with pytest.raises(InferenceServerException, match="there is no such path"):
+            client.get_system_shared_memory_status()
+        client.close()
+
+
+def _tensors(binary: bool) -> list[tritonclient.InferInput]:
+    arrays = {
+        "temp": np.array([1, 2], np.float64),
+        "wind speed": np.array([2, 0], np.float32),
+        "city": np.array([b"Ulm", "Köln".encode()], object),
+    }
+    tensors = []
+    for name, array in arrays.items():
+        tensor = tritonclient.InferInput(name, [2], np_to_triton_dtype(array.dtype))
+        tensor.set_data_from_numpy(array, binary_data=binary)
+        tensors.append(tensor)
+    return tensors

@@ -1,6 +1,6 @@
 """Decides which replicas of a service start and end. All functions of this module are pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from gridmill.domain.frozen import dataclass
@@ -79,7 +79,9 @@ def decide_replicas(
     kills = [Kill(number=one.number, reason=why) for one in running if (why := broken(order, one, now))]
     killed = {one.number for one in kills}
     left = [one for one in running if one.number not in killed]
-    starts = _starts(order, left) if now >= start_at else ()
+    # a killed process exists until it is reaped, so its number is not free yet
+    taken = {one.number for one in running}
+    starts = _starts(order, left, taken) if now >= start_at else ()
     return (*kills, *starts, *_drains(order, left))
 
 
@@ -105,13 +107,14 @@ def is_current(order: ServiceOrder, one: RunningReplica) -> bool:
     return one.state != ReplicaState.DRAINING and not above and same_replica(order, one.order)
 
 
-def _starts(order: ServiceOrder, running: Sequence[RunningReplica]) -> tuple[Start, ...]:
+def _starts(
+    order: ServiceOrder, running: Sequence[RunningReplica], taken: Collection[int]
+) -> tuple[Start, ...]:
     current = [one for one in running if is_current(order, one)]
     missing = order.replicas - len(current)
     if any(one.state == ReplicaState.READY for one in running):
         starting = sum(one.state == ReplicaState.STARTING for one in running)
         missing = min(missing, 1 - starting)
-    taken = {one.number for one in running}
     free = (number for number in range(len(taken) + max(0, missing)) if number not in taken)
     return tuple(Start(number=number) for number, _ in zip(free, range(max(0, missing)), strict=False))
 
