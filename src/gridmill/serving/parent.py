@@ -97,8 +97,10 @@ class Parent:
             match action:
                 case Start(number=number):
                     self._start(number, order)
-                case Drain(number=number):
+                case Drain(number=number, reason=reason):
                     self._replicas[number].drain()
+                    if reason:
+                        self._note_failure(number, reason)
                 case Kill(number=number, reason=reason):
                     _LOG.error("replica %d is killed: %s", number, reason)
                     self._replicas[number].kill(reason)
@@ -182,19 +184,22 @@ class Parent:
 
     def _failed_replica(self, one: ReplicaProcess, code: int) -> None:
         reason = one.failure or f"the replica ended with {_in_words(code)}"
-        now = time.time()
-        self._restarts[one.number] = self._restarts.get(one.number, 0) + 1
-        self._failed[one.number] = (reason, now)
-        self._last_failure, self._last_failure_at = reason, now
-        self._failed_at = time.monotonic()
-        self._failures += 1
-        self._start_at = self._failed_at + pause_seconds(self._failures)
-        _LOG.error("replica %d failed: %s", one.number, reason)
+        self._note_failure(one.number, reason)
         never_worked = one.state == ReplicaState.STARTING and same_replica(one.order, self._newest)
         if never_worked and self._failures >= self._newest.max_failures and self._working is not None:
             self._problem = reason
             self._target = self._working
             self._failures, self._start_at = 0, 0.0
+
+    def _note_failure(self, number: int, reason: str) -> None:
+        now = time.time()
+        self._restarts[number] = self._restarts.get(number, 0) + 1
+        self._failed[number] = (reason, now)
+        self._last_failure, self._last_failure_at = reason, now
+        self._failed_at = time.monotonic()
+        self._failures += 1
+        self._start_at = self._failed_at + pause_seconds(self._failures)
+        _LOG.error("replica %d failed: %s", number, reason)
 
     def _settle(self) -> None:
         """Remember the newest order as the working order when all its replicas are ready."""

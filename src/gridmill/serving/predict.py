@@ -40,15 +40,13 @@ async def predict(host: HostedModel, request: Request) -> Answer:
 def rows_of(model: ServedModel, predicted: Floats) -> tuple[list[dict[str, Any]], list[int]]:
     """Return each row of a prediction as an object, and the numbers of the rows with a value that is NaN or
     infinite. JSON has no such numbers, so they are null in the objects."""
+    if model.is_plain:
+        return [{"prediction": value} for value in predicted.tolist()], rows_not_finite(predicted)
     columns = {
         name: values if isinstance(values, tuple) else values.tolist()
         for name, values in model.columns(predicted).items()
     }
-    if len(columns) == 1:
-        ((name, only),) = columns.items()
-        rows = [{name: value} for value in only]
-    else:
-        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     return rows, rows_not_finite(predicted)
 
 

@@ -38,9 +38,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """Let a replica answer its running requests and end."""
+    """Let a replica answer its running requests and end. With a `reason`, the replica has failed."""
 
     number: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +98,25 @@ def broken(order: ServiceOrder, one: RunningReplica, now: float) -> str:
     if one.state == ReplicaState.READY and one.busy_seconds > own.hang_seconds:
         return f"the model has computed one batch for {one.busy_seconds:.0f} s"
     if own.memory_bytes is not None and one.memory_bytes > FAR_ABOVE * own.memory_bytes:
-        return f"the replica used {one.memory_bytes} bytes of memory; its limit is {own.memory_bytes}"
+        return _memory_reason(one)
     return ""
+
+
+def _memory_reason(one: RunningReplica) -> str:
+    return f"the replica used {one.memory_bytes} bytes of memory; its limit is {one.order.memory_bytes}"
+
+
+def is_above_memory(one: RunningReplica) -> bool:
+    """Return whether a replica that is ready has more memory than its limit. The memory of a replica that
+    starts is not judged before it is ready, so that a limit that is too low does not stop the service."""
+    limit = one.order.memory_bytes
+    return one.state == ReplicaState.READY and limit is not None and one.memory_bytes > limit
 
 
 def is_current(order: ServiceOrder, one: RunningReplica) -> bool:
     """Return whether a replica can stay: it has the settings of the order, and is within its memory limit."""
-    above = one.order.memory_bytes is not None and one.memory_bytes > one.order.memory_bytes
-    return one.state != ReplicaState.DRAINING and not above and same_replica(order, one.order)
+    wanted = one.state != ReplicaState.DRAINING and same_replica(order, one.order)
+    return wanted and not is_above_memory(one)
 
 
 def _starts(
@@ -120,10 +132,14 @@ def _starts(
 
 
 def _drains(order: ServiceOrder, running: Sequence[RunningReplica]) -> tuple[Drain, ...]:
-    """Return the drains of replicas that are no longer needed: those of an outdated order first, then those
-    with the highest numbers. Outdated replicas that still start are drained at once."""
+    """Return the drains of replicas that are no longer needed: first those of an outdated order, then those
+    above their memory limit, then those with the highest numbers. Outdated replicas that still start are
+    drained at once."""
     ready = [one for one in running if one.state == ReplicaState.READY]
     useless = [one for one in running if one.state == ReplicaState.STARTING and not is_current(order, one)]
-    ready.sort(key=lambda one: (is_current(order, one), -one.number))
+    ready.sort(key=lambda one: (same_replica(order, one.order), is_current(order, one), -one.number))
     extra = ready[: max(0, len(ready) - order.replicas)]
-    return tuple(Drain(number=one.number) for one in (*useless, *extra))
+    return tuple(
+        Drain(number=one.number, reason=_memory_reason(one) if is_above_memory(one) else "")
+        for one in (*useless, *extra)
+    )

@@ -63,6 +63,11 @@ class ServedModel:
         return (width,) if self.card.sequence is None else (self.card.sequence, width)
 
     @cached_property
+    def is_plain(self) -> bool:
+        """Whether `prediction` is the only column of a prediction, and contains the output itself."""
+        return self.card.objective == Objective.REGRESSION and not self.card.quantiles
+
+    @cached_property
     def class_values(self) -> tuple[Any, ...]:
         """The classes as values of the type of the label."""
         return tuple(self.card.classified.values().to_pylist())

@@ -74,7 +74,17 @@ def test_a_replica_that_does_not_work_is_killed_and_replaced(replica, words):
 def test_a_replica_above_its_memory_limit_ends_after_its_successor_is_ready():
     leaks = running(0, memory_bytes=1100)
     assert decide(ORDER, leaks, running(1)) == (Start(number=2),)
-    assert decide(ORDER, leaks, running(1), running(2)) == (Drain(number=0),)
+    (drain,) = decide(ORDER, leaks, running(1), running(2))
+    assert drain.number == 0
+    assert "1100 bytes of memory; its limit is 1000" in drain.reason
+
+
+def test_an_update_with_a_memory_limit_that_is_too_low_still_replaces_the_old_replicas():
+    order = replace(NEXT, replicas=1)
+    assert decide(order, running(0), running(1, READY, NEXT, memory_bytes=1100)) == (
+        Start(number=2),
+        Drain(number=0),
+    )
 
 
 def test_the_first_restart_is_immediate_and_pauses_have_a_limit():
