@@ -21,7 +21,6 @@ from gridmill.testing.cloud.gce import (
     prices,
     storage,
 )
-from gridmill.testing.cloud.gce.auth import TOKEN_PATH, GrantError, is_permitted
 from gridmill.testing.cloud.gce.call import Action, Call, moment, operation_shape
 from gridmill.testing.cloud.gce.catalogue import region_of
 from gridmill.testing.cloud.gce.field_masks import masked
@@ -32,8 +31,10 @@ from gridmill.testing.cloud.gce.refusal import (
     forbidden,
     not_simulated,
     too_many_requests,
+    unauthenticated,
 )
 from gridmill.testing.cloud.gce.world import GceWorld
+from gridmill.testing.cloud.google_accounts import TOKEN_PATH, is_permitted
 from gridmill.testing.cloud.simulation_server import NO_ANSWER, Answer, json_answer, with_fault
 from gridmill.testing.cloud.token_bucket import TokenBuckets
 
@@ -186,13 +187,7 @@ class GoogleApi:
         self.world.requests.append((now, "global", "oauth2.token"))
 
         def effect() -> Answer:
-            accounts, world = self.world.accounts, self.world
-            try:
-                return json_answer(
-                    accounts.grant(body, self._token_uri(), world.new_token(), world.wall_time())
-                )
-            except GrantError as error:
-                return json_answer({"error": error.oauth_code, "error_description": error.message}, 400)
+            return self.world.accounts.exchange(body, self._token_uri(), self.world.wall_time())
 
         return with_fault(self.world.faults.next_fault("oauth2.token", "global", ""), effect, _error)
 
@@ -204,7 +199,10 @@ class GoogleApi:
         world.requests.append((now, route.where, route.action))
         if any(route.where.startswith(one) for one in world.faults.regions_down):
             return NO_ANSWER
-        caller, token = world.accounts.caller(headers, world.wall_time())
+        found = world.accounts.caller(headers, world.wall_time())
+        if found is None:
+            raise unauthenticated()
+        caller, token = found
         self._check_project(route)
         if world.faults.throttling:
             self._throttle(_group(route), now)

@@ -9,15 +9,17 @@ from typing import Any
 
 from gridmill.domain.frozen import dataclass
 from gridmill.testing.cloud.gce import catalogue
-from gridmill.testing.cloud.gce.auth import Token as AccessToken
-from gridmill.testing.cloud.gce.auth import has_scope, is_permitted
-from gridmill.testing.cloud.gce.records import Labels, Operation, Principal
+from gridmill.testing.cloud.gce.records import Labels, Operation
 from gridmill.testing.cloud.gce.refusal import forbidden, invalid, not_found, not_simulated
 from gridmill.testing.cloud.gce.world import GceWorld
+from gridmill.testing.cloud.google_accounts import PERMITTED_BY_ANY, Principal, is_permitted
+from gridmill.testing.cloud.google_accounts import Token as AccessToken
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_KEY, _LABEL_VALUE = re.compile(r"[a-z][a-z0-9_-]{0,62}"), re.compile(r"[a-z0-9_-]{0,63}")
 _MOST_LABELS = 64
+_COMPUTE = "https://www.googleapis.com/auth/compute"
+_READ_ONLY = ("https://www.googleapis.com/auth/compute.readonly",)
 _API = "https://www.googleapis.com/compute/v1"
 
 
@@ -75,7 +77,7 @@ class Call:
     def require(self, permission: str, resource: str) -> None:
         """Raises GoogleRefusalError if the caller has no permission for a resource of the project."""
         full = f"projects/{self.world.project}/{resource}".rstrip("/")
-        if not is_permitted(self.caller, permission, full) or not has_scope(self.token, permission):
+        if not is_permitted(self.caller, permission, full) or not _has_scope(self.token, permission):
             raise forbidden(permission, full)
 
     # what
@@ -204,3 +206,13 @@ def operation_shape(call: Call, operation: Operation, *, is_done: bool) -> dict[
             "httpErrorMessage": {403: "FORBIDDEN", 503: "SERVICE UNAVAILABLE"}.get(status, "BAD REQUEST"),
         }
     return shape
+
+
+def _has_scope(token: AccessToken, permission: str) -> bool:
+    """Returns whether a token may be used for a permission of Compute Engine.
+
+    Source: https://developers.google.com/identity/protocols/oauth2/scopes#compute
+    """
+    reads = permission.rpartition(".")[2] in ("get", "list")
+    enough = (*PERMITTED_BY_ANY, _COMPUTE, *(_READ_ONLY if reads else ()))
+    return any(one in enough for one in token.scopes)

@@ -13,13 +13,13 @@ from typing import Any
 
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.testing.cloud.gce import catalogue, prices
-from gridmill.testing.cloud.gce.auth import Token
 from gridmill.testing.cloud.gce.call import Call, check_fields, last_part
 from gridmill.testing.cloud.gce.catalogue import MachineType
 from gridmill.testing.cloud.gce.launch_disks import DiskPlan, attach, disk_plans
 from gridmill.testing.cloud.gce.quotas import check_quotas, no_capacity
 from gridmill.testing.cloud.gce.records import Accelerators, Action, Instance
 from gridmill.testing.cloud.gce.refusal import bad_request, exists, invalid, not_found
+from gridmill.testing.cloud.google_accounts import Token
 
 _FIELDS = (
     "name",
@@ -273,7 +273,7 @@ def _instance(call: Call, kind: MachineType, gpus: tuple[Accelerators, ...], sch
         accelerators=gpus,
         service_account=email,
         scopes=scopes,
-        token=world.new_token() if email else "",
+        token=world.accounts.new_token() if email else "",
         is_spot=spot,
         is_legacy_preemptible=schedule.is_legacy,
         restarts=schedule.restarts,

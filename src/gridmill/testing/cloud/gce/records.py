@@ -218,15 +218,3 @@ class Operation:
     def is_done(self, now: float) -> bool:
         """Returns whether the operation has ended."""
         return now >= self.ends_at
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Principal:
-    """A service account. `allowed` and `denied` are patterns of permissions, such as `compute.instances.*`.
-    `resources` are patterns of the resources that the permissions are for, such as `*/instances/worker-1`."""
-
-    email: str
-    allowed: tuple[str, ...] = ("*",)
-    denied: tuple[str, ...] = ()
-    resources: tuple[str, ...] = ("*",)
-    is_revoked: bool = False

@@ -3,19 +3,17 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from hashlib import sha256
 from typing import Any
 
-from gridmill.domain.frozen import replace
 from gridmill.ports.clock import Clock
 from gridmill.testing.clock import FakeClock
 from gridmill.testing.cloud.bill import Bill
 from gridmill.testing.cloud.cloud_faults import CloudFaults
 from gridmill.testing.cloud.gce.api import GoogleApi
-from gridmill.testing.cloud.gce.auth import TOKEN_PATH
 from gridmill.testing.cloud.gce.bills import bill_of, leftovers
-from gridmill.testing.cloud.gce.records import Instance, Principal
+from gridmill.testing.cloud.gce.records import Instance
 from gridmill.testing.cloud.gce.world import GceWorld
+from gridmill.testing.cloud.google_accounts import TOKEN_PATH, AccountControl
 from gridmill.testing.cloud.machine_host import MachineHost, NoMachines
 from gridmill.testing.cloud.simulation_server import Answer
 from gridmill.testing.cloud.wire_simulation import (
@@ -30,7 +28,7 @@ _LONGEST_WAIT_SECONDS = 120.0
 """How long a request that waits for an operation waits at most."""
 
 
-class GceSimulation(WireSimulation):
+class GceSimulation(AccountControl, WireSimulation):
     """A running simulated Compute Engine with one project. All its methods can be called from any thread.
 
     `endpoint_url` replaces `https://compute.googleapis.com`, `https://cloudbilling.googleapis.com` and
@@ -46,7 +44,8 @@ class GceSimulation(WireSimulation):
         self._api = GoogleApi(self.world, lambda: self.token_uri)
         self.buckets = self._api.buckets
         self.service_account = self.add_service_account("gridmill")
-        super().__init__("gce", self.world, port)
+        AccountControl.__init__(self, self.world.accounts, self.world.lock, self.service_account)
+        WireSimulation.__init__(self, "gce", self.world, port)
 
     @property
     def token_uri(self) -> str:
@@ -61,9 +60,7 @@ class GceSimulation(WireSimulation):
     def key_of(self, email: str) -> dict[str, str]:
         """Returns the JSON of a key file of a service account."""
         with self.world.lock:
-            return self.world.accounts.key_file(
-                email, sha256(email.encode()).hexdigest()[:40], self.token_uri
-            )
+            return self.world.accounts.key_file(email, self.token_uri)
 
     def add_service_account(
         self,
@@ -75,37 +72,15 @@ class GceSimulation(WireSimulation):
         """Adds a service account, and returns its email address. `allowed` and `denied` are patterns of
         permissions, such as `compute.instances.delete`, and `resources` patterns of the resources that they
         are for, such as `*/instances/worker-1`, as in an IAM condition."""
-        email = f"{name}@{self.project}.iam.gserviceaccount.com"
         with self.world.lock:
-            self.world.accounts.principals[email] = Principal(
-                email=email, allowed=allowed, denied=denied, resources=resources
-            )
-        return email
+            return self.world.accounts.add(name, allowed=allowed, denied=denied, resources=resources).email
 
     def access_token(self, email: str = "") -> str:
         """Returns a valid access token of a service account, for tests that send requests themselves."""
         with self.world.lock:
-            text = self.world.new_token()
+            text = self.world.accounts.new_token()
             self.world.accounts.add_token(text, email or self.service_account, self.world.wall_time())
             return text
-
-    def deny(self, *patterns: str, email: str = "") -> None:
-        """Sets the permissions that an account does not have. Without patterns, the account has all its
-        permissions again."""
-        self._change_account(email, denied=patterns)
-
-    def revoke(self, email: str = "") -> None:
-        """Disables a service account: its tokens and its key are refused from now on."""
-        self._change_account(email, is_revoked=True)
-
-    def restore(self, email: str = "") -> None:
-        """Enables a disabled service account."""
-        self._change_account(email, is_revoked=False)
-
-    def _change_account(self, email: str, **changes: Any) -> None:  # noqa: ANN401  fields of Principal
-        with self.world.lock:
-            principals, email = self.world.accounts.principals, email or self.service_account
-            principals[email] = replace(principals[email], **changes)
 
     def _respond(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         if method == "POST" and path.endswith("/wait") and not isinstance(self.clock, FakeClock):

@@ -14,7 +14,6 @@ from gridmill.domain.frozen import replace
 from gridmill.errors import NotFoundError
 from gridmill.ports.clock import Clock
 from gridmill.testing.cloud.cloud_faults import CloudFaults
-from gridmill.testing.cloud.gce.auth import Accounts
 from gridmill.testing.cloud.gce.guest_metadata import machine_metadata
 from gridmill.testing.cloud.gce.records import (
     Action,
@@ -26,6 +25,7 @@ from gridmill.testing.cloud.gce.records import (
     OwnImage,
     Status,
 )
+from gridmill.testing.cloud.google_accounts import Accounts
 from gridmill.testing.cloud.history import History
 from gridmill.testing.cloud.machine_host import Ingress, MachineHost, MachineSpec, MetadataKind
 from gridmill.testing.cloud.wire_simulation import CloudWorld
@@ -53,7 +53,7 @@ class GceWorld(CloudWorld):
     def __init__(self, clock: Clock, faults: CloudFaults, host: MachineHost, seed: int, project: str) -> None:
         super().__init__(clock, faults, host, seed)
         self.project = project
-        self.accounts = Accounts(project)
+        self.accounts = Accounts(project, self.random)
         self.instances: History[Instance] = History()
         self.disks: History[Disk] = History()
         self.images: History[OwnImage] = History()
@@ -77,10 +77,6 @@ class GceWorld(CloudWorld):
     def new_number(self) -> str:
         """Returns a new id, which is a number of 64 bits."""
         return str(self.random.getrandbits(62) + 2**62)
-
-    def new_token(self) -> str:
-        """Returns a new access token."""
-        return f"ya29.simulated-{self.random.getrandbits(200):050x}"
 
     def find(self, handle: str) -> Instance:
         """Returns the last instance with a name or an id. Raises NotFoundError."""

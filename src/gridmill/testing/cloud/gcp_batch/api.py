@@ -20,8 +20,8 @@ from gridmill.testing.cloud.gcp_batch.records import Job, JobState, Operation
 from gridmill.testing.cloud.gcp_batch.refusal import GoogleRefusalError, invalid, not_found, not_simulated
 from gridmill.testing.cloud.gcp_batch.shapes import job_shape, operation_shape, task_shape
 from gridmill.testing.cloud.gcp_batch.specs import read_labels, read_spec
-from gridmill.testing.cloud.gcp_batch.tokens import PATH as TOKEN_PATH
 from gridmill.testing.cloud.gcp_batch.world import World
+from gridmill.testing.cloud.google_accounts import PERMITTED_BY_ANY, TOKEN_PATH
 from gridmill.testing.cloud.simulation_server import NO_ANSWER, Answer, json_answer, with_fault
 from gridmill.testing.cloud.token_bucket import TokenBuckets
 
@@ -97,7 +97,7 @@ class BatchApi:
         world.requests.append((now, "", "token"))
         return with_fault(
             world.faults.next_fault("token", "", ""),
-            lambda: world.tokens.exchange(body, self.url + TOKEN_PATH, world.wall_time()),
+            lambda: world.accounts.exchange(body, self.url + TOKEN_PATH, world.wall_time(), PERMITTED_BY_ANY),
             lambda fault: json_answer({"error": "internal_failure"}, fault.status),
         )
 
@@ -111,7 +111,10 @@ class BatchApi:
         world.requests.append((now, region, action))
         if region in world.faults.regions_down:
             return NO_ANSWER
-        account = world.tokens.account_of(headers.get("Authorization", ""), world.wall_time())
+        found = world.accounts.caller(headers, world.wall_time())
+        if found is None:
+            raise _unauthenticated()
+        account, _ = found
         self._check(action, subject, region, account.email, account.denied)
         fault = world.faults.next_fault(action, region, account.email)
 
@@ -140,6 +143,14 @@ class BatchApi:
         rate = _READS_PER_MINUTE if is_read else _MUTATIONS_PER_MINUTE
         if not self._buckets.take((region, is_read), now, size=rate, per_second=rate / 60):
             raise GoogleRefusalError(429, "Quota exceeded for quota metric 'Requests' and limit 'per minute'")
+
+
+def _unauthenticated() -> GoogleRefusalError:
+    return GoogleRefusalError(
+        401,
+        "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie "
+        "or other valid authentication credential.",
+    )
 
 
 def _matched(method: str, path: str) -> tuple[str, str]:

@@ -13,8 +13,8 @@ from gridmill.testing.cloud.containers import Image, Line
 from gridmill.testing.cloud.gcp_batch import catalogue, execution
 from gridmill.testing.cloud.gcp_batch.api import BatchApi
 from gridmill.testing.cloud.gcp_batch.records import Job, JobState, Machine, Task, TaskState
-from gridmill.testing.cloud.gcp_batch.tokens import PATH, ServiceAccount, key_file
 from gridmill.testing.cloud.gcp_batch.world import World
+from gridmill.testing.cloud.google_accounts import TOKEN_PATH, AccountControl, Principal
 from gridmill.testing.cloud.simulation_server import Answer
 from gridmill.testing.cloud.wire_simulation import WallClock
 
@@ -22,7 +22,7 @@ NOTICE_SECONDS = 30.0
 """The notice of a Spot VM. Source: https://cloud.google.com/compute/docs/instances/spot#preemption"""
 
 
-class GcpBatchSimulation(BatchSimulation):
+class GcpBatchSimulation(AccountControl, BatchSimulation):
     """A running simulated Google Cloud Batch with one project. All its methods can be called from any thread.
     `endpoint_url` is the address that replaces `https://batch.googleapis.com`, and `project` the id of the
     project."""
@@ -35,7 +35,8 @@ class GcpBatchSimulation(BatchSimulation):
         self.world = World(clock, faults, images, seed, execution.assign, execution.stop)
         self._api = BatchApi(self.world)
         self.account = self.add_service_account("admin")
-        super().__init__("gcp-batch", self.world, port)
+        AccountControl.__init__(self, self.world.accounts, self.world.lock, self.account.email)
+        BatchSimulation.__init__(self, "gcp-batch", self.world, port)
         self._api.url = self.endpoint_url
 
     def _respond(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -43,36 +44,16 @@ class GcpBatchSimulation(BatchSimulation):
 
     # credentials
 
-    def add_service_account(self, name: str) -> ServiceAccount:
+    def add_service_account(self, name: str) -> Principal:
         """Adds a service account with a new key."""
         with self.world.lock:
-            return self.world.tokens.add(name)
+            return self.world.accounts.add(name)
 
-    def key_file(self, account: ServiceAccount | None = None) -> dict[str, str]:
+    def key_file(self, account: Principal | None = None) -> dict[str, str]:
         """Returns the content of the key file of a service account. Its tokens come from the simulation."""
-        return key_file(account or self.account, self.endpoint_url + PATH)
-
-    def deny(self, *patterns: str, email: str = "") -> None:
-        """Sets the methods that an account may not call, such as `jobs.*`. Without patterns, all are
-        allowed."""
-        self._change_account(email, denied=patterns)
-
-    def revoke(self, email: str = "") -> None:
-        """Revokes the key and the tokens of an account."""
-        self._change_account(email, is_revoked=True)
-
-    def restore(self, email: str = "") -> None:
-        """Makes a revoked key and its tokens valid again."""
-        self._change_account(email, is_revoked=False)
-
-    def _change_account(self, email: str, **changes: Any) -> None:  # noqa: ANN401  fields of ServiceAccount
+        email = (account or self.account).email
         with self.world.lock:
-            self.world.tokens.change(email or self.account.email, **changes)
-
-    def expire_tokens(self) -> None:
-        """Makes all access tokens invalid, as after an hour. Keys stay valid."""
-        with self.world.lock:
-            self.world.tokens.expire()
+            return self.world.accounts.key_file(email, self.endpoint_url + TOKEN_PATH)
 
     # what happens
 

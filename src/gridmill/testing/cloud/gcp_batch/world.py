@@ -21,7 +21,7 @@ from gridmill.testing.cloud.gcp_batch.records import (
     Operation,
     Task,
 )
-from gridmill.testing.cloud.gcp_batch.tokens import Tokens
+from gridmill.testing.cloud.google_accounts import Accounts
 from gridmill.testing.cloud.history import History
 
 DAY_SECONDS = 24 * 3600.0
@@ -58,7 +58,7 @@ class World(BatchWorld):
     ) -> None:
         super().__init__(clock, faults, images, seed)
         self._assign, self._stop = assign, stop
-        self.tokens = Tokens(self.random)
+        self.accounts = Accounts(catalogue.PROJECT, self.random)
         self.jobs: History[Job] = History()
         self.tasks: History[Task] = History()
         self.tasks_of: dict[str, tuple[str, ...]] = {}
