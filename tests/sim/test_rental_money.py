@@ -2,8 +2,10 @@
 
 from tests.kit.rented_site import AWS, RentedGrid
 
+from gridmill.control.site_monitor import SiteMonitor
 from gridmill.control.steps.end_attempt import settle_attempt
 from gridmill.control.usecases.leases import LeaseUseCases
+from gridmill.control.usecases.pipelines import PipelineUseCases
 from gridmill.control.usecases.projects import ProjectUseCases
 from gridmill.control.usecases.runs import RunUseCases
 from gridmill.domain.charges import CostKind
@@ -18,6 +20,7 @@ from gridmill.domain.resource import Resource
 from gridmill.domain.route import AttemptTransfers, Transfer
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.run_costs import run_costs
+from gridmill.domain.schedule import ScheduleSpec
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import AttemptState, JobState
 from gridmill.errors import UnavailableError
@@ -222,3 +225,65 @@ def test_what_is_unknown_about_other_sites_is_no_part_of_the_forecast():
     (planned,) = RunUseCases(grid.node).plan_run(pipeline).jobs
     assert "no node of the site was seen yet" in planned.unchecked
     assert start(grid, pipeline).forecast is None
+
+
+def test_an_event_about_a_used_budget_is_not_repeated_after_a_restart():
+    grid = RentedGrid()
+    use_budget(grid, 0)
+    run = start(grid, replace(PIPELINE, project="vision"))
+
+    def events() -> list[Event]:
+        return [one for one in grid.store.events(run_id=run.id) if one.body.get("what") == "budget"]
+
+    grid.until(lambda: bool(events()))
+    grid.control_dies()
+    grid.until(lambda: bool(grid.node.control.rentals.used_budgets))
+    for _ in range(5):
+        grid.advance()
+    assert len(events()) == 1
+
+
+def test_the_open_leases_of_a_site_that_does_not_answer_after_a_restart_count_for_a_budget():
+    grid = RentedGrid(behave=lambda order: Behaviour(seconds=3000.0))
+    use_budget(grid, 100_000)
+    start(grid, replace(PIPELINE, project="vision"))
+    grid.until(lambda: grid.alive() == 1)
+    grid.clock.advance(3600.0)
+    grid.world.provider.is_cut = True
+    grid.control_dies()
+    grid.advance()
+    used = grid.node.control.rentals.used_budgets
+    assert "may be used up: which machines of aws have ended is not known" in used["project", "vision"]
+
+
+def test_a_budget_names_the_costs_that_it_does_not_include():
+    grid = RentedGrid()
+    grid.world.provider.traits = replace(grid.world.provider.traits, charges=None)
+    use_budget(grid, 10_000_000)
+    finished(grid, replace(PIPELINE, project="vision"))
+    grid.advance()
+    told = dict(grid.node.control.problems.lasting)
+    assert told["uncounted costs of project vision"].startswith(
+        "the budget of project vision for 2023-11 does not include the disks, addresses and data of some"
+        " machines, because their prices are unknown"
+    )
+
+
+def test_the_run_of_a_schedule_has_a_forecast_from_the_last_offers():
+    grid = RentedGrid()
+    finished(grid)
+    SiteMonitor(grid.node).survey(grid.node.control.ledger.snapshot.sites[AWS])
+    by_hand = finished(grid)
+    hourly = replace(PIPELINE, schedule=ScheduleSpec(every_seconds=3600.0))
+    PipelineUseCases(grid.node).apply(hourly)
+
+    def scheduled() -> list[Run]:
+        return [one.noun for one in grid.store.list(Run) if one.noun.due is not None]
+
+    grid.until(lambda: bool(scheduled()), seconds=2 * 3600.0)
+    (run,) = scheduled()
+    assert run.forecast is not None
+    expected, planned = run.forecast.micros["USD"], by_hand.forecast.micros["USD"]
+    assert not run.forecast.unknown
+    assert abs(expected - planned) < 0.1 * planned, "the boot of the second machine was measured meanwhile"
+    assert grid.store.get(JobRun, f"{run.id}/train").noun.forecast is not None

@@ -19,12 +19,13 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.rental_estimate import CostKind, Phase
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun
-from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.site import Site, SiteKind, SiteOffers
 from gridmill.domain.states import AttemptState, Cause, JobState
 from gridmill.domain.views import PlannedJob
 from gridmill.errors import PipelineError, UnavailableError
 from gridmill.scheduler.rental_preview import chosen_within
 from gridmill.stores.memory import MemoryStore
+from gridmill.testing.cloud.catalog import CHARGES
 from gridmill.testing.simulated_site import Behaviour
 
 TRAIN = Job(name="train", command=CommandSpec(run="true"), resource="burst", cache=False)
@@ -328,3 +329,26 @@ def test_the_forecast_counts_for_the_next_attempt_until_the_offers_are_read():
     for budget, refused in ((expected, False), (expected - 1, True)):
         limited = replace(job_run, job=replace(job_run.job, budget_micros=budget))
         assert bool(over_budget(ledger, limited, now)) is refused
+
+
+def test_a_budget_is_checked_when_the_offers_are_read_after_the_job_became_ready():
+    grid = RentedGrid()
+    measured(grid)
+    expected = planned(grid).rentals["burst"].total_micros
+    run = RunUseCases(grid.node).start_run(pipeline(budget_micros=2 * expected)).run
+    grid.world.provider.is_cut = True
+    grid.node.tick()
+    snapshot = grid.node.control.ledger.snapshot
+    assert snapshot.sites[AWS].market is None
+    assert snapshot.job_runs[f"{run.id}/train"].state is JobState.WAITING
+    dearer = [
+        replace(one, price_micros=one.price_micros and 10 * one.price_micros)
+        for one in grid.node.control.rentals.at(AWS, 0.0).offers
+    ]
+    market = SiteOffers(offers=tuple(dearer), asked=(("", ""),), charges=CHARGES)
+    with grid.node.changing() as transaction:
+        transaction.put(replace(snapshot.sites[AWS], market=market))
+    grid.node.tick()
+    done = grid.store.get(JobRun, f"{run.id}/train").noun
+    assert (done.state, done.attempts) == (JobState.FAILED, 0)
+    assert "Increase `budget`" in done.message

@@ -8,7 +8,7 @@ from math import inf
 from gridmill.control.background import BackgroundRunner, ImmediateRunner
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import Lease, RentalTerms
-from gridmill.domain.lease_cost import Bounds, month_bounds_micros
+from gridmill.domain.lease_cost import MonthCosts, month_costs
 from gridmill.domain.machine import Offer, Quota
 from gridmill.domain.site import Site
 from gridmill.ports.cloud import RentingSite
@@ -125,9 +125,8 @@ class Rentals:
     seconds to close, and requests that end machines do not wait for them.
 
     `used_budgets` are the budgets that are used up in the present month, with their reasons, by the kind and
-    the name of their owner. `reported_budgets` has the runs that have an event about a budget that is used
-    up. `spent` has a month and the highest possible costs of the closed leases in this month, if they were
-    read. `closed` has the closed leases by id, if they were read.
+    the name of their owner. `spent` has a month and the highest possible costs of the closed leases in this
+    month, if they were read. `closed` has the closed leases by id, if they were read.
     """
 
     sites: dict[str, SiteRental] = field(default_factory=dict)
@@ -135,8 +134,7 @@ class Rentals:
     preparing: BackgroundRunner = field(default_factory=ImmediateRunner)
     forgetting: BackgroundRunner = field(default_factory=ImmediateRunner)
     used_budgets: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    reported_budgets: set[tuple[str, tuple[str, str]]] = field(default_factory=set)
-    spent: tuple[str, Bounds] | None = None
+    spent: tuple[str, MonthCosts] | None = None
     closed: dict[str, Lease] | None = None
 
     def closed_leases(self, leases: Callable[[], Iterable[Lease]]) -> Mapping[str, Lease]:
@@ -146,13 +144,13 @@ class Rentals:
             self.closed = {one.id: one for one in leases() if not one.is_open}
         return self.closed
 
-    def month_bounds(self, month: str, leases: Callable[[], Iterable[Lease]]) -> Bounds:
+    def month_costs(self, month: str, leases: Callable[[], Iterable[Lease]]) -> MonthCosts:
         """Return the highest possible costs of the closed leases in a month. `leases` reads all leases; they
         are read again only after a lease was closed. Jobs of batch services are left out, because a budget
         stops only rentals."""
         if self.spent is None or self.spent[0] != month:
             closed = (one for one in leases() if not one.is_open and not one.is_batch)
-            self.spent = month, month_bounds_micros(closed, 0.0, month)
+            self.spent = month, month_costs(closed, 0.0, month)
         return self.spent[1]
 
     def halted(self, kind: str) -> Mapping[str, str]:

@@ -312,10 +312,12 @@ class ReportedProgress:
 @dataclass(slots=True, kw_only=True)
 class SiteChoices:
     """The jobs that may use several resources. `to_recheck` has the jobs for which Gridmill will check, one
-    after the other, whether another resource is better."""
+    after the other, whether another resource is better. `unchecked` has the waiting jobs whose deadline and
+    budget are checked when the offers of their cloud sites were read."""
 
     choosing: set[str] = field(default_factory=set)
     to_recheck: list[str] = field(default_factory=list)
+    unchecked: set[str] = field(default_factory=set)
     next_at: float = 0.0
 
 
@@ -585,3 +587,8 @@ class Control:
         ups.silent_since = {d: t for d, t in ups.silent_since.items() if d in snapshot.deployments}
         self.reported.keep_only(snapshot.job_runs)
         self.choices.choosing = {job.id for job in snapshot.job_runs.values() if job.job.resources}
+        self.choices.unchecked = {
+            job.id
+            for job in snapshot.job_runs.values()
+            if job.job.has_terms and (job.forecast is None or job.forecast.unknown)
+        }

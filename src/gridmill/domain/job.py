@@ -208,6 +208,11 @@ class Job:
         return one
 
     @property
+    def has_terms(self) -> bool:
+        """Whether the job has a deadline or a budget."""
+        return self.deadline_seconds is not None or self.budget_micros is not None
+
+    @property
     def named_resources(self) -> tuple[str, ...]:
         """The resource that the job names, or the resources that it may use; empty if it uses the default
         resource of its kind."""

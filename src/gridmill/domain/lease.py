@@ -250,10 +250,15 @@ class Lease:
         return self.terms.disk_bytes or DISK_BYTES
 
     @property
+    def counts_as_machine(self) -> bool:
+        """Whether a machine of the lease may exist and cost money now."""
+        return not all(one.is_resolved for one in self.tries)
+
+    @property
     def may_have_machine(self) -> bool:
         """Whether a machine, or another resource that was found for the lease, may exist now. A lease stays
         open for some time after that, because the provider's list may lag behind."""
-        return bool(self.leftovers) or not all(one.is_resolved for one in self.tries)
+        return bool(self.leftovers) or self.counts_as_machine
 
     @property
     def is_open(self) -> bool:

@@ -318,6 +318,27 @@ the currency."""
 RESOURCE, PROJECT = "resource", "project"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonthCosts:
+    """The highest possible costs of leases in one month. `uncounted` has the resources and projects with
+    further costs, which have no bound, because the prices of disks, addresses and data are unknown."""
+
+    bounds: Bounds
+    uncounted: frozenset[tuple[str, str]] = frozenset()
+
+
+def month_costs(leases: Iterable[Lease], now: float, month: str) -> MonthCosts:
+    """Return the costs of these leases in a month; see `month_bounds_micros`."""
+    leases = tuple(leases)
+    uncounted: set[tuple[str, str]] = set()
+    for lease in leases:
+        shares = [one for one in _shares(lease, now) if one.month == month]
+        if shares and has_unknown_charges(lease):
+            projects = {lease.project, *(one.use.project for one in shares if one.use is not None)}
+            uncounted |= {(RESOURCE, lease.resource), *((PROJECT, name) for name in projects if name)}
+    return MonthCosts(bounds=month_bounds_micros(leases, now, month), uncounted=frozenset(uncounted))
+
+
 def month_bounds_micros(leases: Iterable[Lease], now: float, month: str) -> Bounds:
     """Return the highest possible costs of these leases in a month (`2026-11`, UTC), by resource and by
     project, in micro-units. For a machine with an unknown price, the highest price that its terms allow is

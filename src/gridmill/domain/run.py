@@ -83,8 +83,9 @@ class Run:
     that the client of the run waits for it, and that the run is stopped when the client disconnects.
     `request` is the key that the client chose for the run (see RunRequest). `jobs` is the number of jobs of
     the run (0: unknown). `forecast` is the cost of rented machines that was expected when the run started, or
-    None if no machine was expected to be rented. `damage` lists the records of the run that were damaged in
-    the store and are lost; empty if there are none.
+    None if no machine was expected to be rented. `used_budgets` has the reasons why no machine was rented for
+    the run, about which the run has an event: budgets that are used up. `damage` lists the records of the run
+    that were damaged in the store and are lost; empty if there are none.
     """
 
     id: str
@@ -112,6 +113,7 @@ class Run:
     attended: bool = False
     jobs: int = 0
     forecast: CostForecast | None = None
+    used_budgets: tuple[str, ...] = ()
     damage: str = ""
 
     @property

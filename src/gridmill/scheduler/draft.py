@@ -231,15 +231,20 @@ class DraftPlan:
 
     def machines_left(self, site: str) -> int | None:
         """Return the number of machines that may still be rented at a cloud site: each pod, also a pod that
-        this plan starts, has a machine of its own. The result is None for a site of another kind."""
+        this plan starts, has a machine of its own, and machines that end still cost money. The result is None
+        for a site of another kind."""
         declared = self.snapshot.sites.get(site)
         most = None if declared is None else declared.most_machines
         if most is None:
             return None
-        claims = self.snapshot.places.claims.items()
-        taken = sum(len(pods) for (name, _), pods in claims if name == site)
-        taken += sum(len(one.nodes) for one in self._bring_ups if one.resource.site == site)
-        return max(0, most - taken)
+        rented = self.snapshot.rented_machines(site)
+        started = sum(len(one.nodes) for one in self._bring_ups if one.resource.site == site)
+        return max(0, most - rented.of_pods - rented.others - started)
+
+    def waits_for_machines(self, site: str) -> bool:
+        """Return whether no further machine may be rented at a cloud site until a machine has ended that ends
+        now."""
+        return self.machines_left(site) == 0 and self.snapshot.rented_machines(site).others > 0
 
     def mark(self, lane: Lane) -> DraftCheckpoint:
         """Return a copy of the state that changes when deployments are started for a resource. The method

@@ -191,8 +191,10 @@ def _places_to_come(nodes: Nodes, resource: Resource, amounts: Amounts, demand: 
 def _rented_all(snapshot: Snapshot, site: Site) -> int | None:
     """Return the largest number of machines of a cloud site if this number of machines is rented, otherwise
     None."""
-    taken = sum(len(pods) for (name, _), pods in snapshot.places.claims.items() if name == site.name)
-    return site.most_machines if site.most_machines is not None and taken >= site.most_machines else None
+    if site.most_machines is None:
+        return None
+    rented = snapshot.rented_machines(site.name)
+    return site.most_machines if rented.of_pods + rented.others >= site.most_machines else None
 
 
 def _why_not_brought_up(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:

@@ -20,11 +20,15 @@ def reclaim(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool) -> bo
     """Release idle deployments if this frees enough for `demand`. The function returns False if the release
     of idle deployments would not free enough.
 
-    If enough is already being released, the function only reserves the node for the job. With `urgent`, idle
+    If enough is already being released, the function only reserves the node for the job. If a rented machine
+    ends, it releases nothing else, because the job can have its place. With `urgent`, idle
     deployments that jobs of other resources will need may be released too.
     """
     if lane.workers_left == 0 and not demand.node:
         return _replace_worker(draft, lane, demand, busy=False)
+    if draft.waits_for_machines(lane.resource.site):
+        lane.reclaimed = True
+        return True
     site, need = lane.resource.site, needed_of(draft, lane, demand)
     best: tuple[int, str, list[Deployment]] | None = None
     own = {whole.deployment_id for whole in _of_use(lane, demand)}

@@ -20,6 +20,23 @@ class Budget:
     currency: str
 
 
+def doubtful_budgets(
+    budgets: Sequence[Budget], spent: Sequence[Bounds], unlisted: Mapping[str, Bounds], month: str
+) -> Mapping[Owner, str]:
+    """Return the owners whose budgets may be used up, with the reason. `unlisted` has, by site, the highest
+    possible costs of leases whose machines may have ended, because the provider has not listed them since the
+    start of the control node. `spent` are the other costs."""
+    used = used_budgets(budgets, spent, month)
+    possible = used_budgets(budgets, (*spent, *unlisted.values()), month)
+    names = ", ".join(sorted(name for name, bounds in unlisted.items() if bounds))
+    return {
+        (kind, name): f"the budget of {kind} {name} for {month} may be used up: which machines of {names}"
+        " have ended is not known until the provider lists them"
+        for kind, name in possible
+        if (kind, name) not in used
+    }
+
+
 def used_budgets(budgets: Iterable[Budget], spent: Sequence[Bounds], month: str) -> Mapping[Owner, str]:
     """Return the owners whose budgets for this month are used up, with the reason. `spent` has the highest
     possible costs in the month. The costs of all its items are added."""

@@ -7,6 +7,7 @@ from typing import Any
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.backfill import Backfill, Chunk
 from gridmill.domain.deployment import Deployment
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
 from gridmill.domain.lease import Lease
 from gridmill.domain.project import Project
@@ -19,6 +20,15 @@ from gridmill.scheduler.history import MeasurementHistory
 from gridmill.scheduler.run_index import JobsByResource
 
 _NOTHING = Amounts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentedMachines:
+    """The number of machines of a cloud site: the machines of pods, and other machines, such as those that
+    end."""
+
+    of_pods: int
+    others: int
 
 
 class Snapshot:
@@ -147,6 +157,14 @@ class Snapshot:
         if resource is None and name == f"default-{kind}":
             return default_resource(kind)
         return resource
+
+    def rented_machines(self, site: str) -> RentedMachines:
+        """Return the number of machines of a cloud site that cost money now or will soon. Each pod has a
+        machine of its own. A machine also costs money while it ends, and while an image is built on it."""
+        claims = self.places.claims.items()
+        pods = {pod_id for (name, _), taken in claims if name == site for pod_id in taken}
+        leases = (one for one in self.leases.values() if one.provider == site and one.counts_as_machine)
+        return RentedMachines(of_pods=len(pods), others=sum(one.pod_id not in pods for one in leases))
 
     def largest_pod(self, site: str) -> Amounts:
         """Return the CPUs, memory and GPUs of the largest pod that is possible on an empty site. The amounts

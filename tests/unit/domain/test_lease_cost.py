@@ -28,6 +28,7 @@ from gridmill.domain.lease_cost import (
     idle_cost_micros,
     live_uses,
     month_bounds_micros,
+    month_costs,
     month_of,
     unknown_costs,
     with_egress,
@@ -208,3 +209,13 @@ def test_the_time_without_a_job_counts_for_the_project_of_the_lease():
     assert bounds[PROJECT, "vision", "USD"] == 30_000_000
     assert bounds[PROJECT, "sound", "USD"] == 120_000_000
     assert bounds[RESOURCE, "burst", "USD"] == 150_000_000
+
+
+def test_costs_with_unknown_prices_are_named_for_the_budgets_that_they_are_not_part_of():
+    unpriced = replace(a_lease(), project="vision")
+    used = counted(unpriced, {TRAIN: 1, TEST: 1}, NOVEMBER + 10)
+    owners = {(RESOURCE, "burst"), (PROJECT, "vision"), (PROJECT, "sound")}
+    assert month_costs([used], NOVEMBER + 100, "2026-11").uncounted == owners
+    assert month_costs([used], NOVEMBER + 100, "2026-12").uncounted == frozenset()
+    priced = a_lease(charges=Charges(egress_micros=0, disk_micros=0, address_micros=0))
+    assert month_costs([priced], NOVEMBER + 100, "2026-11").uncounted == frozenset()

@@ -8,13 +8,14 @@ from gridmill.cli.format import node_count
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobKind
-from gridmill.domain.lease import MICROS
+from gridmill.domain.lease import MICROS, LaunchTry, Lease, LeaseState, RentalTerms, TryState
 from gridmill.domain.machine import MEMORY_SHARE, Offer
 from gridmill.domain.plan import Plan
 from gridmill.domain.rental_nodes import type_of
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.site import Node, Site, SiteKind, SiteOffers
 from gridmill.scheduler.draft import DraftPlan
+from gridmill.scheduler.explain import why_waiting
 from gridmill.scheduler.nodes_within_terms import nodes_within_terms, terms_of
 from gridmill.scheduler.plan import plan
 from gridmill.scheduler.snapshot import Snapshot
@@ -186,3 +187,46 @@ def test_the_nodes_that_a_resource_may_use_are_found_once_until_the_site_changes
     snapshot.put(replace(site, away=first[:1]))
     assert places.usable_nodes(snapshot.sites["aws"], settings, away=True) == first[:1]
     assert places.usable_nodes(snapshot.sites["aws"], settings) == first
+
+
+def an_ending_lease(pod_id: str) -> Lease:
+    """A lease whose machine ends, because its pod has ended."""
+    machine = LaunchTry(
+        number=1,
+        token="t",
+        region="us-1",
+        zone="a",
+        instance_type="small",
+        state=TryState.CONFIRMED,
+        machine_id="m",
+        confirmed=0.0,
+    )
+    return Lease(
+        id=f"lease-{pod_id}",
+        provider="aws",
+        owner="grid",
+        resource="r",
+        deployment_id="r-9",
+        pod_id=pod_id,
+        state=LeaseState.RELEASING,
+        terms=RentalTerms(),
+        tries=(machine,),
+    )
+
+
+def test_a_machine_that_ends_counts_until_the_provider_has_confirmed_its_end():
+    resource = replace(a_resource(), memory_bytes=14 * GIB)
+    idle = replace(resource, name="idle")
+    site = a_market(resource, max_machines="2")
+    up = a_deployment(a_pod(node="small#1"), resource="idle", site="aws", idle_since=0.0)
+    ending = an_ending_lease("r-9.0")
+    waiting = (a_run(), a_job_run(sizing=Sizing(amounts=Amounts(cpus=1.0, memory_bytes=10 * GIB))))
+    snapshot = Snapshot([site, resource, idle, up, ending, *waiting])
+    made = plan(snapshot, 0.0)
+    assert made.bring_ups == ()
+    assert made.releases == (), "the place of the machine that ends is enough"
+    assert "2 machines of aws are rented" in why_waiting(snapshot, waiting[1].id, 0.0)
+    own = replace(ending, pod_id=up.pods[0].id)
+    assert len(plan(Snapshot([site, resource, idle, up, own, *waiting]), 0.0).bring_ups) == 1
+    ended = replace(ending, tries=(replace(ending.tries[0], state=TryState.ENDED),))
+    assert len(plan(Snapshot([site, resource, idle, up, ended, *waiting]), 0.0).bring_ups) == 1

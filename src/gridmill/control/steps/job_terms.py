@@ -1,13 +1,12 @@
 """This module applies the `deadline` and the `budget` of a job when the job becomes ready, while it waits,
 and before it is tried again. The time that is left and the cost of earlier attempts count."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.renting_state import Rentals
 from gridmill.domain.frozen import replace
-from gridmill.domain.job import Job
 from gridmill.domain.lease import Lease
 from gridmill.domain.lease_cost import CostBy, costs
 from gridmill.domain.rental_estimate import CostForecast, show_money
@@ -23,9 +22,9 @@ from gridmill.scheduler.snapshot import Snapshot
 _HINT = "Increase `budget`, or set `max_cost` of the resource"
 
 
-def has_terms(job: Job) -> bool:
-    """Return whether the job has a deadline or a budget."""
-    return job.deadline_seconds is not None or job.budget_micros is not None
+def awaits_offers(snapshot: Snapshot, resources: Iterable[Resource]) -> bool:
+    """Return whether the offers of a cloud site of these resources were not read yet."""
+    return any(snapshot.sites[one.site].market is None for one in resources if _is_rented(snapshot, one))
 
 
 def choice_within_terms(
@@ -41,12 +40,13 @@ def choice_within_terms(
 ) -> ResourceChoice:
     """Return the resource that meets the deadline of a job with the time that is left, at the lowest cost and
     within the rest of its budget. If a site's offers are not known yet, the first resource is returned, which
-    was planned at the start of the run. A job that waits for a resource keeps this resource as long as the
-    resource meets the deadline and the budget, or if no resource meets the deadline and no other resource is
-    much quicker. Raises PipelineError if no resource is within the budget."""
+    was planned at the start of the run, and the job is checked later. A job that waits for a resource keeps
+    this resource as long as the resource meets the deadline and the budget, or if no resource meets the
+    deadline and no other resource is much quicker. Raises PipelineError if no resource is within the
+    budget."""
     snapshot, job = ledger.snapshot, job_run.job
     rented = [one for one in resources.values() if _is_rented(snapshot, one)]
-    if any(snapshot.sites[one.site].market is None for one in rented):
+    if awaits_offers(snapshot, rented):
         first = job_run.resource if standing else next(iter(resources))
         return replace(choice, resource=first)
     leases = _known_leases(ledger, rentals) if rented else ()

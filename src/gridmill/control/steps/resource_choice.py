@@ -1,13 +1,13 @@
 """This module chooses the resource of a job that may use several resources, and moves the job to another
 resource."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Catalog, JobMoves, SiteStates
 from gridmill.control.steps.end_attempt import defect
 from gridmill.control.steps.inputs import inputs_of
-from gridmill.control.steps.job_terms import choice_within_terms, has_terms
+from gridmill.control.steps.job_terms import awaits_offers, choice_within_terms
 from gridmill.control.steps.parts import cut
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.run_lifecycle import resources_for
@@ -16,11 +16,12 @@ from gridmill.domain.farm_protocol import QueuePosition, line_at
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobSize
 from gridmill.domain.lease_cost import PROJECT, RESOURCE
+from gridmill.domain.plan import Refuse
 from gridmill.domain.resource import Resource, ResourceAlternative, ResourceChoice, Sizing
 from gridmill.domain.run import JobRun
 from gridmill.domain.site import ELSEWHERE, Site, SiteKind
 from gridmill.domain.states import FINISHED_JOBS, JobState
-from gridmill.errors import GridmillError, NotFoundError
+from gridmill.errors import GridmillError, NotFoundError, PipelineError
 from gridmill.scheduler.alternatives import CachedForecasts, ResourceCandidate, alternatives, demand_at
 from gridmill.scheduler.feasibility import asked_of, gpus_of
 from gridmill.scheduler.site_choice import InputVersion, choose
@@ -47,7 +48,7 @@ def chosen_resource(
     removed."""
     snapshot, job = joining.snapshot, job_run.job
     resources = resources_for(job, job_run.pipeline, snapshot.resources)
-    if len(resources) == 1 and not has_terms(job):
+    if len(resources) == 1 and not job.has_terms:
         return resources[0], None
     readings = readings_of(moves.catalog, (entry.artifact for entry in inputs))
     sizings = {one.name: _sized(snapshot, job_run, size, one) for one in resources}
@@ -70,7 +71,7 @@ def chosen_resource(
             replace(one, problem=refused) if one.resource == job_run.resource else one for one in options
         )
     choice = choose(options, job_run.resource if standing else "", job_run.moves)
-    if has_terms(job):
+    if job.has_terms:
         named = {one.name: one for one in resources}
         now = moves.timeline.now()
         choice = choice_within_terms(
@@ -219,6 +220,30 @@ def _moved(
     sizing = with_choice(_sized(joining.snapshot, job_run, size, resource), choice)
     moved = replace(job_run, resource=resource.name, sizing=sizing, moves=job_run.moves + 1)
     return cut(moves.ledger, transaction, moved)
+
+
+def terms_not_met(moves: JobMoves) -> Iterator[Refuse]:
+    """Check the waiting jobs whose deadline and budget could not be checked when they became ready, because
+    the offers of a cloud site were not read yet. The function yields the jobs that no resource can run within
+    their budget."""
+    snapshot, unchecked = moves.ledger.snapshot, moves.choices.unchecked
+    for key in sorted(unchecked):
+        job_run = snapshot.job_runs.get(key)
+        if job_run is None or job_run.state is not JobState.WAITING:
+            if job_run is None or job_run.state in FINISHED_JOBS:
+                unchecked.discard(key)
+            continue
+        try:
+            resources = resources_for(job_run.job, job_run.pipeline, snapshot.resources)
+            if awaits_offers(snapshot, resources):
+                continue
+            unchecked.discard(key)
+            inputs = inputs_of(moves.catalog, moves.ledger.begin(moves.timeline.now()), job_run)
+            size = job_run.size or JobSize()
+            chosen_resource(moves, joining_now(moves), job_run, inputs, size, standing=True)
+        except PipelineError as error:
+            unchecked.discard(key)
+            yield Refuse(job_run_id=key, message=str(error), hint=error.hint)
 
 
 def may_flee(job_run: JobRun) -> bool:

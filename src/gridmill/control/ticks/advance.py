@@ -17,7 +17,7 @@ from gridmill.control.state import (
 )
 from gridmill.control.steps.end_attempt import defect
 from gridmill.control.steps.inputs import checkpoints_of, inputs_of, leaves_checkpoints, size_of
-from gridmill.control.steps.job_terms import has_terms
+from gridmill.control.steps.job_terms import awaits_offers
 from gridmill.control.steps.latest import note_latest
 from gridmill.control.steps.parts import cut, gather
 from gridmill.control.steps.provenance import (
@@ -190,6 +190,9 @@ def _note_execution(
     note_provenance(parts.endings.catalog, transaction, executed.content.made_from, code)
     if job_run.job.resources and not executed.place.problem:
         parts.moves.choices.choosing.add(job_run.id)
+    place = executed.place
+    if job_run.job.has_terms and place.resource and awaits_offers(parts.ledger.snapshot, [place.resource]):
+        parts.moves.choices.unchecked.add(job_run.id)
 
 
 def _follow_up(endings: Endings, transaction: Transaction, ended: JobRun) -> None:
@@ -370,7 +373,7 @@ def _read_execution(
 
 def _read_place(parts: _Parts, job_run: JobRun, content: JobContent) -> JobPlace:
     name, choice, snapshot = job_run.resource, None, parts.ledger.snapshot
-    if job_run.job.resources or has_terms(job_run.job):
+    if job_run.job.resources or job_run.job.has_terms:
         try:
             chosen, choice = chosen_resource(
                 parts.moves, parts.joining, job_run, content.inputs, content.size

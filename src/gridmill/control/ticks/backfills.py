@@ -4,8 +4,9 @@ written in one commit."""
 from math import inf
 
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control, Problems, RunCreation, Timeline
+from gridmill.control.state import Control, JobMoves, Problems, RunCreation
 from gridmill.control.steps.end_attempt import defect
+from gridmill.control.steps.run_forecast import run_forecasts
 from gridmill.control.steps.run_lifecycle import as_altered, begin_run
 from gridmill.control.steps.stored_pipelines import active_chunks, chunks_left
 from gridmill.domain.backfill import Backfill, Chunk
@@ -20,25 +21,28 @@ def keep_backfills(control: Control) -> float:
     backfills = list(control.ledger.snapshot.backfills.values())
     if control.alarms is None or not backfills:
         return inf
-    creation = control.run_creation
-    return (
-        0.0 if any(_start_next(creation, control.problems, control.timeline, b) for b in backfills) else inf
-    )
+    creation, moves = control.run_creation, control.job_moves
+    return 0.0 if any(_start_next(creation, control.problems, moves, one) for one in backfills) else inf
 
 
-def _start_next(creation: RunCreation, problems: Problems, timeline: Timeline, backfill: Backfill) -> bool:
+def _start_next(creation: RunCreation, problems: Problems, moves: JobMoves, backfill: Backfill) -> bool:
     ledger = creation.ledger
     chunk = decide_chunk(backfill, chunks_left(ledger, backfill), active_chunks(ledger, backfill.name))
     if chunk is None:
         return False
-    transaction = ledger.begin(timeline.now())
-    transaction.put(_with_run(creation, problems, transaction, backfill, chunk))
+    transaction = ledger.begin(moves.timeline.now())
+    transaction.put(_with_run(creation, problems, moves, transaction, backfill, chunk))
     ledger.stage(transaction)
     return True
 
 
 def _with_run(
-    creation: RunCreation, problems: Problems, transaction: Transaction, backfill: Backfill, chunk: Chunk
+    creation: RunCreation,
+    problems: Problems,
+    moves: JobMoves,
+    transaction: Transaction,
+    backfill: Backfill,
+    chunk: Chunk,
 ) -> Chunk:
     """Return the chunk with its run, which is added to the transaction, or with the reason why no run was
     started."""
@@ -47,7 +51,8 @@ def _with_run(
         if skipped := outage_over(pipeline, chunk.begins, chunk.ends):
             return replace(chunk, skipped=skipped)
         inner = transaction.within()
-        run = begin_run(creation, inner, pipeline, force=backfill.force, chunk=chunk.id)
+        forecasts = run_forecasts(moves, pipeline, {}, ())
+        run = begin_run(creation, inner, pipeline, force=backfill.force, chunk=chunk.id, forecasts=forecasts)
         transaction.join(inner)
         return replace(chunk, run=run.id)
     except StorageError:  # the store failed, not the pipeline: the next tick tries again

@@ -30,7 +30,7 @@ from gridmill.control.steps.gangs import (
 )
 from gridmill.control.steps.orders import start_attempt
 from gridmill.control.steps.problems import unfit_nodes
-from gridmill.control.steps.resource_choice import joining_now, may_flee, move
+from gridmill.control.steps.resource_choice import joining_now, may_flee, move, terms_not_met
 from gridmill.domain.amounts import GPU_SHARES, pick
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import dataclass, replace
@@ -61,6 +61,7 @@ def dispatch(control: Control) -> Plan:
     """Make one plan and execute it. The function returns the time of the next plan and whether more jobs
     wait."""
     ledger, moves = control.ledger, control.job_moves
+    _refuse_all(moves, control.candidates, [*terms_not_met(moves)])
     wanted = plan(
         ledger.snapshot,
         control.timeline.now(),
@@ -399,6 +400,15 @@ def decide_refusals(
         hint = "The pods' logs are in HOME/pods/*/log."
     message = f"the pods of `{resource}` {what}: {problem or 'no reason is known'}"
     return tuple(Refuse(job_run_id=one, message=message, hint=hint) for one in waiting)
+
+
+def _refuse_all(moves: JobMoves, candidates: Candidates, refusals: Sequence[Refuse]) -> None:
+    """Fail these jobs before the plan, which would start them."""
+    if refusals:
+        transaction = moves.ledger.begin(moves.timeline.now())
+        for refusal in refusals:
+            _refuse(moves, candidates, joining_now(moves), transaction, refusal)
+        moves.ledger.stage(transaction)
 
 
 def _refuse(

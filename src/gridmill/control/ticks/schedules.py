@@ -13,6 +13,7 @@ from gridmill.control.state import (
     BackgroundReads,
     CodeFiles,
     Control,
+    JobMoves,
     Problems,
     RunCreation,
     ScheduleTimers,
@@ -22,6 +23,7 @@ from gridmill.control.state import (
 from gridmill.control.steps.due_runs import active_runs, overlapping_run
 from gridmill.control.steps.end_attempt import defect
 from gridmill.control.steps.reuse_forecast import unchanged_jobs, why_broken
+from gridmill.control.steps.run_forecast import run_forecasts
 from gridmill.control.steps.run_lifecycle import as_altered, begin_run, chosen
 from gridmill.control.steps.source_listing import SourceListing, listed
 from gridmill.control.steps.stored_pipelines import with_values
@@ -50,6 +52,7 @@ class _Parts:
     code: CodeFiles
     reads: BackgroundReads
     problems: Problems
+    moves: JobMoves
 
     @property
     def ledger(self) -> Ledger:
@@ -83,6 +86,7 @@ def keep_schedules(control: Control) -> float:
         code=control.code,
         reads=control.reads,
         problems=control.problems,
+        moves=control.job_moves,
     )
     return max(0.0, min(_keep(parts, schedule, now) for schedule in schedules))
 
@@ -199,7 +203,15 @@ def _start(
         if not broken:
             return decide_unchanged(schedule, unchanged)
     inner = transaction.within()
-    run = begin_run(parts.creation, inner, pipeline, force=False, only=schedule.only, due=due)
+    run = begin_run(
+        parts.creation,
+        inner,
+        pipeline,
+        force=False,
+        only=schedule.only,
+        due=due,
+        forecasts=run_forecasts(parts.moves, pipeline, listings, unchanged),
+    )
     transaction.join(inner)
     return replace(schedule, last_run=run.id, runs=schedule.runs + 1, message="")
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
-from gridmill.control.state import Catalog, SiteStates
+from gridmill.control.state import Catalog
+from gridmill.control.steps.planned_transfers import Lacking, names_read, next_of, planned_version
 from gridmill.control.steps.references import fetch_artifact, find_version
-from gridmill.control.steps.resource_choice import crowded_among, made_before, readings_of
 from gridmill.control.steps.result_names import unknown_name
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.frozen import replace
@@ -33,7 +33,6 @@ from gridmill.errors import (
 )
 from gridmill.ports.site import ComparingSite, SitePort, TransferSite
 from gridmill.ports.storage import Storage
-from gridmill.scheduler.dry_run import TransferInput
 from gridmill.scheduler.missing_columns import (
     Known,
     columns_of,
@@ -43,16 +42,6 @@ from gridmill.scheduler.missing_columns import (
     missing_error,
     missing_text,
 )
-from gridmill.scheduler.site_choice import InputVersion
-
-Lacking = Mapping[str, Mapping[str, int]]
-"""The missing bytes, by site and by the id of a version. The key `next_of` the id means the version that
-follows the version with this id."""
-
-
-def next_of(version: str) -> str:
-    """Return the key for the expected missing bytes of the version that will be made after this version."""
-    return f"{version}, the next"
 
 
 def predecessors(catalog: Catalog, versions: Mapping[str, Sequence[Artifact]]) -> Mapping[str, Artifact]:
@@ -77,7 +66,9 @@ def versions_read(
     site to which a job that reads it may go. `resources` has the possible resources of each job."""
     artifacts: dict[str, dict[str, Artifact]] = {}
     for job in pipeline.jobs:
-        versions = [one for name in _names(job) if (one := _version(catalog, pipeline, name)) is not None]
+        versions = [
+            one for name in names_read(job) if (one := planned_version(catalog, pipeline, name)) is not None
+        ]
         for site in {one.site for one in resources[job.name]}:
             artifacts.setdefault(site, {}).update({one.id: one for one in versions})
     return {site: tuple(versions.values()) for site, versions in artifacts.items() if versions}
@@ -119,63 +110,6 @@ def _missing_at(
         for key, share in port.changed_shares(pairs).items()
     }
     return {**missing_sizes, **expected}
-
-
-def transfer_input(
-    catalog: Catalog, sites_seen: SiteStates, pipeline: Pipeline, unchanged: frozenset[str], lacking: Lacking
-) -> TransferInput:
-    """Return the versions that each job reads, and the bytes that the job made last. Reports of sites take
-    precedence over records."""
-    jobs = {job.name for job in pipeline.jobs}
-    readings = {
-        job.name: tuple(
-            _reading(catalog, pipeline, name, made_anew=name in jobs - unchanged, lacking=lacking)
-            for name in _names(job)
-        )
-        for job in pipeline.jobs
-    }
-    before = {job.name: made_before(catalog, f"{pipeline.name}/{job.name}") for job in pipeline.jobs}
-    made = {name: size for name, size in before.items() if size is not None}
-    resources = (*catalog.ledger.snapshot.resources.values(), *pipeline.resources)
-    return TransferInput(
-        readings=readings,
-        made_bytes=made,
-        unreachable=tuple(sites_seen.unreachable),
-        crowded=crowded_among(sites_seen, resources),
-    )
-
-
-def _names(job: Job) -> tuple[str, ...]:
-    return (*job.all_needs, *job.external_names)
-
-
-def _version(catalog: Catalog, pipeline: Pipeline, name: str) -> Artifact | None:
-    try:
-        version = find_version(catalog, name if "/" in name else f"{pipeline.name}/{name}")
-    except NotFoundError:
-        return None
-    return None if version.removed else version
-
-
-def _reading(
-    catalog: Catalog, pipeline: Pipeline, name: str, *, made_anew: bool, lacking: Lacking
-) -> InputVersion:
-    """Return a version that a job reads, with its missing bytes. If the version is made again in this run,
-    the expected missing bytes of the next version are used. If the expected missing bytes are unknown, the
-    size of the whole version is used. For a sink that is made again, only the size of the added data is
-    used."""
-    version = _version(catalog, pipeline, name)
-    if version is None:
-        return InputVersion(name=name, made_by=name if made_anew else "")
-    if not version.output.uri:
-        return InputVersion(name=name, size_bytes=0)
-    recorded = readings_of(catalog, (version,))[0]
-    answered = {site: some[version.id] for site, some in lacking.items() if version.id in some}
-    there = {**recorded.missing_bytes, **answered}
-    if made_anew and version.kind != ArtifactKind.SINK:
-        key = next_of(version.id)
-        there = {site: some[key] for site, some in lacking.items() if key in some}
-    return replace(recorded, name=name, missing_bytes=there, made_by=name if made_anew else "")
 
 
 def with_columns_checked(

@@ -48,8 +48,8 @@ class ProjectUseCases(UseCases):
     def _spent(self, now: float) -> tuple[Bounds, ...]:
         """Return the highest possible costs of rented machines in the present month."""
         month, leases = month_of(now), self._ledger.snapshot.leases.values()
-        closed = self._control.rentals.month_bounds(month, partial(self._ledger.read_all, Lease))
-        return closed, month_bounds_micros(leases, now, month)
+        closed = self._control.rentals.month_costs(month, partial(self._ledger.read_all, Lease))
+        return closed.bounds, month_bounds_micros(leases, now, month)
 
     def remove_project(self, name: str) -> None:
         """Remove a project that has no active runs."""

@@ -3,7 +3,7 @@
 The offers of the providers are read without the node's lock, because a provider may answer slowly.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from gridmill.control.steps.inputs import leaves_checkpoints
@@ -11,7 +11,6 @@ from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
 from gridmill.domain.lease import Lease
-from gridmill.domain.rental_estimate import CostForecast, forecast_of
 from gridmill.domain.rental_terms import rental_terms
 from gridmill.domain.resource import Resource
 from gridmill.domain.site import Site, SiteKind
@@ -176,16 +175,3 @@ def _previews(
             transfer=transfer,
         )
     return previews
-
-
-def rental_forecasts(planned: Iterable[PlannedJob], clouds: Collection[str]) -> Mapping[str, CostForecast]:
-    """Return the expected costs of the jobs that will run on rented machines, by job. If it is unknown what
-    the provider offers, the cost of the job is unknown. `clouds` has the names of the cloud sites."""
-    forecasts: dict[str, CostForecast] = {}
-    for one in planned:
-        rental = one.rentals.get(one.resource)
-        if one.unchanged or one.site not in clouds or (rental is None and not one.unchecked):
-            continue
-        unknown = CostForecast(unknown=(f"{one.job}: {one.unchecked}",))
-        forecasts[one.job] = unknown if rental is None else forecast_of(one.job, rental)
-    return forecasts

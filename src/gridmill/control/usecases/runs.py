@@ -10,8 +10,10 @@ from gridmill.codec import encode
 from gridmill.control.node import ControlNode
 from gridmill.control.steps.expected_sizes import expected_sizes
 from gridmill.control.steps.pipeline_folders import conflict_of
+from gridmill.control.steps.planned_transfers import Lacking, transfer_input
 from gridmill.control.steps.result_names import check_names_exist
 from gridmill.control.steps.reuse_forecast import ReuseDecision, decide_reuse, find_broken
+from gridmill.control.steps.run_forecast import rental_forecasts
 from gridmill.control.steps.run_lifecycle import (
     all_resources_used,
     as_altered,
@@ -27,11 +29,9 @@ from gridmill.control.steps.secrets import check_secrets_exist
 from gridmill.control.steps.source_listing import NOTHING, SourceListing, list_sources
 from gridmill.control.usecases.advice import advice_with
 from gridmill.control.usecases.preview import (
-    Lacking,
     check_columns,
     missing_at_sites,
     predecessors,
-    transfer_input,
     versions_read,
     with_columns_checked,
     with_preflight,
@@ -41,7 +41,6 @@ from gridmill.control.usecases.rental_preview import (
     RentalFacts,
     cloud_sites,
     read_markets,
-    rental_forecasts,
     with_rentals,
 )
 from gridmill.control.usecases.run_views import RunViews
