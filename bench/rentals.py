@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from math import inf
 from typing import Any
 
+from bench import skypilot_kill
 from bench.measure import REPOSITORY, Result, at_most, row, save
 from gridmill.domain.machine import SelfEnd
 from gridmill.stores.memory import MemoryStore
@@ -146,6 +147,7 @@ def page(result: dict[str, Any]) -> str:
         + "\n".join(lines)
         + "\n"
         + TAIL
+        + skypilot_kill.section()
     )
 
 

@@ -14,7 +14,7 @@ from gridmill.clouds.aws.launch import Image
 from gridmill.clouds.aws.offers import SPOT_SECONDS, Offers
 from gridmill.clouds.aws.requests import AwsRequests
 from gridmill.clouds.aws.settings import AwsSettings, read_settings
-from gridmill.clouds.offer_cache import CachedOffers, write_cache
+from gridmill.clouds.offer_cache import CachedOffers, OfferCache
 from gridmill.errors import (
     ConflictError,
     CredentialsError,
@@ -313,7 +313,8 @@ def test_spot_prices_are_read_again_after_five_minutes(ec2, tmp_path):
     offers = Offers(requests, str(tmp_path), lambda: now[0])
     (first,) = offers.in_region("us-east-1", "g5.xlarge")
     old = replace(first, spot_price_micros=1)
-    write_cache(tmp_path, "aws", "us-east-1", CachedOffers(read=1000.0, offers=(old,), spot_read=1000.0))
+    cached = CachedOffers(read=1000.0, offers=(old,), spot_read=1000.0)
+    OfferCache("aws", str(tmp_path), 1.0).keep("us-east-1", cached)
     before, again = len(asked()), Offers(requests, str(tmp_path), lambda: now[0])
     now[0] += SPOT_SECONDS - 1
     assert again.in_region("us-east-1") == (old,)

@@ -5,18 +5,16 @@ Reference; GetProducts in the AWS Price List API Reference, whose servers are in
 """
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
-from pathlib import Path
 from typing import Any
 
 from gridmill.clouds.aws.launch import PROVIDER
 from gridmill.clouds.aws.requests import AwsRequests
-from gridmill.clouds.offer_cache import CachedOffers, read_cache, write_cache
+from gridmill.clouds.offer_cache import CachedOffers, OfferCache
 from gridmill.domain.amounts import MIB
 from gridmill.domain.frozen import replace
 from gridmill.domain.lease import MICROS
@@ -40,17 +38,15 @@ class Offers:
 
     def __init__(self, requests: AwsRequests, folder: str, now: Callable[[], float] = time.time) -> None:
         self._requests, self._now = requests, now
-        self._folder = Path(folder) if folder else None
-        self._known: dict[str, CachedOffers] = {}
-        self._lock = threading.Lock()
+        self._cache = OfferCache(PROVIDER, folder, CACHE_SECONDS)
 
     def in_region(self, region: str, instance_type: str = "") -> tuple[Offer, ...]:
         """Return the offers of a region, all or those of one type."""
-        cached = self._cached(region)
+        cached = self._cache.get(region, self._now())
         if cached is None:
             cached, is_whole = self._read(region)
             if is_whole:
-                self._keep(region, cached)
+                self._cache.keep(region, cached)
         elif not 0 <= self._now() - cached.spot_read < SPOT_SECONDS:
             cached = self._with_spot_prices(region, cached)
         return tuple(one for one in cached.offers if instance_type in ("", one.instance_type))
@@ -63,25 +59,8 @@ class Offers:
         )
         fresh = CachedOffers(read=cached.read, offers=offers, spot_read=now)
         if prices is not None:
-            self._keep(region, fresh)
+            self._cache.keep(region, fresh)
         return fresh
-
-    def _cached(self, region: str) -> CachedOffers | None:
-        now = self._now()
-        with self._lock:
-            cached = self._known.get(region)
-        if cached is None and self._folder is not None:
-            cached = read_cache(self._folder, PROVIDER, region)
-        # a cache from the future was written with a wrong clock
-        if cached is None or not 0 <= now - cached.read < CACHE_SECONDS:
-            return None
-        return cached
-
-    def _keep(self, region: str, cached: CachedOffers) -> None:
-        with self._lock:
-            self._known[region] = cached
-        if self._folder is not None:
-            write_cache(self._folder, PROVIDER, region, cached)
 
     def _read(self, region: str) -> tuple[CachedOffers, bool]:
         """Ask the provider. Return the offers, and whether prices could be read."""

@@ -8,14 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 from gridmill.clouds.gcp.gpus import GPUS, memory_bytes, with_attached
 from gridmill.clouds.gcp.launch import PROVIDER
 from gridmill.clouds.gcp.prices import LOCAL_SSD_GIB, SERVICE, Prices, Size
 from gridmill.clouds.gcp.requests import GcpRequests, last_part
-from gridmill.clouds.offer_cache import CachedOffers, read_cache, write_cache
+from gridmill.clouds.offer_cache import CachedOffers, OfferCache
 from gridmill.domain.amounts import GIB, MIB
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.machine import Offer
@@ -43,29 +42,18 @@ class Offers:
 
     def __init__(self, requests: GcpRequests, folder: str, now: Callable[[], float] = time.time) -> None:
         self._requests, self._now = requests, now
-        self._folder = Path(folder) if folder else None
-        self._known: dict[str, CachedOffers] = {}
+        self._cache = OfferCache(PROVIDER, folder, CACHE_SECONDS)
         self._prices: tuple[float, Prices] | None = None
-        self._lock = threading.Lock()
         self._reading = threading.Lock()
 
     def in_regions(self, zones: Mapping[str, tuple[str, ...]], instance_type: str = "") -> tuple[Offer, ...]:
         """Return the offers of regions, all or those of one type. `zones` has the zones of each region."""
-        cached = {region: self._cached(region) for region in zones}
+        cached = {region: self._cache.get(region, self._now()) for region in zones}
         missing = [region for region, known in cached.items() if known is None]
         if missing:
             cached |= self._read({region: zones[region] for region in missing})
         offers = (offer for known in cached.values() if known is not None for offer in known.offers)
         return tuple(one for one in offers if instance_type in ("", one.instance_type))
-
-    def _cached(self, region: str) -> CachedOffers | None:
-        now = self._now()
-        with self._lock:
-            cached = self._known.get(region)
-        if cached is None and self._folder is not None:
-            cached = read_cache(self._folder, PROVIDER, region)
-        # a cache from the future was written with a wrong clock
-        return cached if cached is not None and 0 <= now - cached.read < CACHE_SECONDS else None
 
     def _read(self, zones: Mapping[str, tuple[str, ...]]) -> dict[str, CachedOffers]:
         places = [zone for names in zones.values() for zone in names]
@@ -77,14 +65,8 @@ class Offers:
             cached = CachedOffers(read=now, offers=tuple(replace(one, read=now) for one in offers))
             read[region] = cached
             if prices is not None:
-                self._keep(region, cached)
+                self._cache.keep(region, cached)
         return read
-
-    def _keep(self, region: str, cached: CachedOffers) -> None:
-        with self._lock:
-            self._known[region] = cached
-        if self._folder is not None:
-            write_cache(self._folder, PROVIDER, region, cached)
 
     def _types(self, zone: str) -> Iterator[ZoneTypes]:
         types = self._requests.pages("machineTypes.list", f"/zones/{zone}/machineTypes")

@@ -2,7 +2,7 @@ import json
 from datetime import UTC, datetime
 
 from gridmill.clouds.aws.offers import micros_of, offers_of, on_demand_prices, spot_prices
-from gridmill.clouds.offer_cache import CachedOffers, read_cache, write_cache
+from gridmill.clouds.offer_cache import CachedOffers, OfferCache
 
 G5 = {
     "InstanceType": "g5.xlarge",
@@ -81,8 +81,27 @@ def test_the_spot_price_is_the_newest_of_each_zone_and_the_highest_of_the_region
 
 def test_cached_offers_are_read_again_and_a_damaged_cache_counts_as_missing(tmp_path):
     offers = offers_of("us-east-1", [G5], {"g5.xlarge": ("us-east-1a",)}, {}, {})
-    write_cache(tmp_path / "cache", "aws", "us-east-1", CachedOffers(read=5.0, offers=offers))
-    assert read_cache(tmp_path / "cache", "aws", "us-east-1") == CachedOffers(read=5.0, offers=offers)
-    assert read_cache(tmp_path / "cache", "aws", "us-west-2") is None
+    cached = CachedOffers(read=5.0, offers=offers)
+
+    def cache() -> OfferCache:
+        return OfferCache("aws", str(tmp_path / "cache"), kept_seconds=10.0)
+
+    first = cache()
+    first.keep("us-east-1", cached)
+    assert cache().get("us-east-1", 6.0) == cached
+    assert cache().get("us-west-2", 6.0) is None
     (tmp_path / "cache" / "aws-us-east-1.json").write_text('{"read": 5')
-    assert read_cache(tmp_path / "cache", "aws", "us-east-1") is None
+    assert cache().get("us-east-1", 6.0) is None
+    assert first.get("us-east-1", 6.0) == cached
+
+
+def test_offers_that_are_too_old_or_of_the_future_are_not_used():
+    cache = OfferCache("aws", "", kept_seconds=10.0)
+    cached = CachedOffers(read=100.0, offers=())
+    cache.keep("us-east-1", cached)
+    assert [cache.get("us-east-1", now) for now in (99.0, 100.0, 109.0, 110.0)] == [
+        None,
+        cached,
+        cached,
+        None,
+    ]

@@ -1,27 +1,11 @@
 """The bill of the simulated EC2 is that of the price pages, by the second."""
 
-from collections.abc import Iterator
-from typing import Any
 
-import pytest
-from tests.kit.ec2 import client, run
+from tests.kit.ec2 import run
 
-from gridmill.testing.clock import FakeClock
 from gridmill.testing.cloud.bill import Bill, Charge
-from gridmill.testing.cloud.ec2.simulation import EC2Simulation, simulated_ec2
 
 SPOT = {"MarketType": "spot"}
-
-
-@pytest.fixture
-def simulation() -> Iterator[EC2Simulation]:
-    with simulated_ec2(clock=FakeClock()) as made:
-        yield made
-
-
-@pytest.fixture
-def ec2(simulation: EC2Simulation) -> Any:
-    return client(simulation)
 
 
 def items(bill: Bill) -> dict[str, tuple[int, int]]:

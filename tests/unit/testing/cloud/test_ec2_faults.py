@@ -2,7 +2,6 @@
 
 import json
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,17 +15,6 @@ from gridmill.testing.cloud.ec2.records import State
 from gridmill.testing.cloud.ec2.simulation import EC2Simulation, simulated_ec2
 
 ZONE = {"AvailabilityZone": "us-east-1a"}
-
-
-@pytest.fixture
-def simulation() -> Iterator[EC2Simulation]:
-    with simulated_ec2(clock=FakeClock()) as made:
-        yield made
-
-
-@pytest.fixture
-def ec2(simulation: EC2Simulation) -> Any:
-    return client(simulation)
 
 
 def state(simulation: EC2Simulation, instance_id: str) -> State:

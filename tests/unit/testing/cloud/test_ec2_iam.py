@@ -1,32 +1,19 @@
 """Roles, instance profiles, and the network that programs look up before they launch a machine."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.kit.ec2 import client, instance, launch, refused, run
 
-from gridmill.testing.clock import FakeClock
-from gridmill.testing.cloud.ec2.simulation import EC2Simulation, simulated_ec2
+from gridmill.testing.cloud.ec2.simulation import EC2Simulation
 
 TRUST = json.dumps({"Statement": [{"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}}]})
 
 
 @pytest.fixture
-def simulation() -> Iterator[EC2Simulation]:
-    with simulated_ec2(clock=FakeClock()) as made:
-        yield made
-
-
-@pytest.fixture
 def iam(simulation: EC2Simulation) -> Any:
     return client(simulation, "iam")
-
-
-@pytest.fixture
-def ec2(simulation: EC2Simulation) -> Any:
-    return client(simulation)
 
 
 def test_a_machine_gets_an_instance_profile_that_exists(ec2, iam, simulation):

@@ -2,26 +2,10 @@
 
 import base64
 import urllib.parse
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.kit.ec2 import client, instance, launch, refused, run
-
-from gridmill.testing.clock import FakeClock
-from gridmill.testing.cloud.ec2.simulation import EC2Simulation, simulated_ec2
-
-
-@pytest.fixture
-def simulation() -> Iterator[EC2Simulation]:
-    with simulated_ec2(clock=FakeClock()) as made:
-        yield made
-
-
-@pytest.fixture
-def ec2(simulation: EC2Simulation) -> Any:
-    return client(simulation)
-
 
 ZONE_A = {"AvailabilityZone": "us-east-1a"}
 ZONE_B = {"AvailabilityZone": "us-east-1b"}

@@ -1,29 +1,13 @@
 """Lists, groups, keys and the services beside EC2 answer as their documentation says."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.kit.ec2 import client, instance, launch, refused, run
 
-from gridmill.testing.clock import FakeClock
-from gridmill.testing.cloud.ec2.simulation import EC2Simulation, simulated_ec2
-
 SSH = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "203.0.113.7/32"}]}
-
-
-@pytest.fixture
-def simulation() -> Iterator[EC2Simulation]:
-    with simulated_ec2(clock=FakeClock()) as made:
-        yield made
-
-
-@pytest.fixture
-def ec2(simulation: EC2Simulation) -> Any:
-    return client(simulation)
 
 
 def ids(answer: dict[str, Any]) -> list[str]:
