@@ -17,9 +17,7 @@ from gridmill.domain.training import ModelKind, Objective, TrainingSpec
 _GPUS = (
     "use a resource: `gridmill configure resource NAME --type TYPE --gpus 1`, and `resource: NAME` in the job"
 )
-_IMAGE = (
-    "Gridmill runs no containers; use `environment: requirements.txt` in a command for its Python packages"
-)
+_IMAGE = "use `container: IMAGE` in a command or in a custom training"
 _NEEDS = "use `needs: [JOB]`"
 _ENV = "use `env: {NAME: value}` below `command`"
 _PARAMETERS = "use `parameters: {NAME: value}` of the pipeline"
@@ -80,7 +78,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         **_each("depends_on depends dependencies deps", "write `needs: [JOB]` in the job, beside `command`"),
         **_each("command cmd script bash exec args entrypoint", "use `run`"),
         **_each("gpus gpu accelerators", _GPUS),
-        **_each("image container docker", _IMAGE),
+        **_each("image docker", _IMAGE),
         **_each("outs artifacts", "use `outputs`"),
         **_each("cwd workdir working_directory", "use `folder`"),
         **_each("requirements pip conda packages dependencies_file", "use `environment: requirements.txt`"),

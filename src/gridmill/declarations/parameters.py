@@ -38,8 +38,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _LITERAL = "For a variable of the shell, write $${NAME}."
 _READ_BY_JOB = (("sink", "source"), ("training", "track"))
 """The fields of a job in which `${env:NAME}` and `${secret:NAME}` are allowed."""
-_ENV_OF_COMMAND = ("command", "env")
-"""The field of a job in which only `${secret:NAME}` is allowed."""
+_SECRETS_OF_JOB = (("command", "env"), ("command", "registry_login"), ("training", "registry_login"))
+"""The fields of a job in which only `${secret:NAME}` is allowed."""
 _EXAMPLE = {"due": "2000-01-02T00:00:00+00:00", "due_before": "2000-01-01T00:00:00+00:00"}
 """Example values for the times that only a schedule sets. If such a time is not set yet, the declaration is
 checked with this example value."""
@@ -373,7 +373,7 @@ class _Substitution:
         if body.startswith("secret:"):
             message = (
                 f"`{match[0]}`: secrets can be used in `env` of a command, in `url`, `path`, `headers` and "
-                "`credentials` of a source, and in `track`"
+                "`credentials` of a source, in `track` and in `registry_login`"
             )
         elif body.startswith("env:"):
             message = (
@@ -390,7 +390,7 @@ class _Substitution:
 
     def _may_be_secret(self, path: FieldPath) -> bool:
         """Returns whether a reference to a secret is allowed at this path of the document."""
-        return path[2:4] == _ENV_OF_COMMAND or (path[2:4] in _READ_BY_JOB and path[-1] != "query")
+        return path[2:4] in _SECRETS_OF_JOB or (path[2:4] in _READ_BY_JOB and path[-1] != "query")
 
     def _with_due(self, name: str, job: YamlMapping) -> YamlMapping:
         """Records which due times a command uses. Each due time is added to the `env` of the command, under

@@ -64,11 +64,13 @@ _LEAVES: Mapping[tuple[type, str], ScalarType] = {
     (Range, "between"): scalars.AS_WRITTEN,
     (Range, "log"): scalars.AS_WRITTEN,
     (CommandSpec, "env"): scalars.TEXT_OR_SECRET,
+    (CommandSpec, "registry_login"): scalars.TEXT_OR_SECRET,
     (Source, "headers"): scalars.TEXT_OR_SECRET,
     (Source, "credentials"): scalars.TEXT_OR_SECRET,
     (SqlSource, "url"): scalars.TEXT_OR_SECRET,
     (StreamSource, "url"): scalars.TEXT_OR_SECRET,
     (TrainingSpec, "track"): scalars.TEXT_OR_SECRET,
+    (TrainingSpec, "registry_login"): scalars.TEXT_OR_SECRET,
 }
 _UNITS = {"_seconds": scalars.DURATION, "_bytes": scalars.SIZE, "_micros": scalars.MONEY}
 _COUNTS = ("rows", "columns")

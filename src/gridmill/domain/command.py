@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from gridmill.domain.amounts import Amounts
+from gridmill.domain.container import check_container
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.gang import RANK_VARIABLES, check_gang
 from gridmill.domain.site import Node
@@ -159,7 +160,8 @@ class CommandSpec:
     `GRIDMILL_INPUT_<JOB>` names the output folder of each job in `needs` (`GRIDMILL_INPUT_OTHER_MODEL_PROD`
     for `other/model@prod`), or an empty folder if that job wrote no files. `environment` is a requirements
     file of the project. Gridmill builds the Python environment once for each content of the requirements
-    file.
+    file. With `container`, the command runs in a container of this image, and `registry_login` is a
+    reference to the secret with the login at its registry.
 
     `workers` makes the job a gang: all of its ranks start together or none starts, and the environment of
     each rank has the variables that torchrun, TensorFlow and JAX read. `roles` has the number of ranks of
@@ -182,6 +184,8 @@ class CommandSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = None
     environment: str | None = None
+    container: str | None = None
+    registry_login: str | None = None
     workers: int | None = None
     roles: Mapping[str, int] = field(default_factory=dict)
     each: Each | None = None
@@ -206,6 +210,13 @@ class CommandSpec:
         check_shell(self.shell, self.run)
         check_env(self.env, in_gang=bool(self.workers or self.roles))
         check_outputs(self.outputs)
+        check_container(self.container, self.registry_login, "command")
+        if self.container is not None and self.environment is not None:
+            raise InputError(
+                "a command in a container has the packages of its image",
+                hint="Leave out `environment`, or `container`.",
+                place="command.environment",
+            )
         check_inputs(self.inputs, "command.inputs")
         check_gang(self.workers, self.roles, "command")
         if self.each is not None:

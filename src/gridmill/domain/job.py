@@ -171,6 +171,12 @@ class Job:
                 hint="Name the jobs in `needs`, or leave out `when`.",
                 place="job.when",
             )
+        if self.container is not None and self.memory_bytes is None:
+            raise InputError(
+                "a job in a container needs `memory`, because Gridmill does not measure its memory",
+                hint="Write for example `memory: 4GiB`.",
+                place="job.memory",
+            )
 
     @property
     def kind(self) -> JobKind:
@@ -269,11 +275,25 @@ class Job:
     def secret_fields(self) -> Mapping[str, str]:
         """The texts of the declaration that may refer to secrets, by the path of their field in the job."""
         if self.command is not None:
-            return {f"command.env.{name}": text for name, text in self.command.env.items()}
+            login = self.command.registry_login
+            env = {f"command.env.{name}": text for name, text in self.command.env.items()}
+            return {**env, **({"command.registry_login": login} if login else {})}
         if self.sink is not None:
             fields = self.sink.source.secret_fields
             return {f"sink.source.{path}": text for path, text in fields.items()}
-        return {"training.track": self.training.track or ""} if self.training is not None else {}
+        if self.training is None:
+            return {}
+        login = self.training.registry_login
+        return {
+            "training.track": self.training.track or "",
+            **({"training.registry_login": login} if login else {}),
+        }
+
+    @property
+    def container(self) -> str | None:
+        """The image of the container in which the code of the job runs."""
+        spec = self.command or self.training
+        return None if spec is None else spec.container
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from gridmill.domain.command import check_inputs
+from gridmill.domain.container import check_container
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.gang import check_gang
 from gridmill.domain.source import HTTP, check_no_secret
@@ -99,7 +100,12 @@ OPTIONS: Mapping[ModelKind, frozenset[str]] = {
     ModelKind.LINEAR: frozenset({"regularization"}),
     ModelKind.NAIVE: frozenset({"repeat"}),
     ModelKind.ENSEMBLE: frozenset({"models", "combine"}),
-    ModelKind.CUSTOM: frozenset({"script", "file", "predict", "environment", "options", "trust", "inputs"}),
+    ModelKind.CUSTOM: frozenset(
+        {
+            *("script", "file", "predict", "environment", "options", "trust", "inputs"),
+            *("container", "registry_login"),
+        }
+    ),
 }
 """The fields of TrainingSpec that each kind of model uses, in addition to the common fields."""
 
@@ -219,6 +225,10 @@ class TrainingSpec:
     environment: str | None = None
     """The path of a requirements file of the project. Gridmill builds the Python environment once for each
     content of the requirements file."""
+    container: str | None = None
+    """The image of the container in which the script runs. Gridmill itself runs outside of the container."""
+    registry_login: str | None = None
+    """A reference to the secret with the login (`USER:PASSWORD`) at the registry of the image."""
     inputs: tuple[str, ...] = ()
     """The files of the project that the script reads (or folders, or patterns such as `src/**/*.py`): the
     model is trained again when one of these files changes. Without `inputs`, all files of the code bundle
@@ -260,6 +270,13 @@ class TrainingSpec:
         self._check_decisions()
         self._check_weights()
         check_inputs(self.inputs, "training.inputs")
+        check_container(self.container, self.registry_login, "training")
+        if self.container is not None and self.script is None:
+            raise InputError(
+                "only a `script` runs in a container",
+                hint="Leave out `container`.",
+                place="training.container",
+            )
         if self.model == ModelKind.ENSEMBLE and not self.models:
             raise InputError("an ensemble names no models", place="training.models")
         if self.model == ModelKind.CUSTOM and (self.script is None) == (self.file is None):

@@ -259,6 +259,7 @@ class Attempt:
     ended: float = 0.0
     cut: bool = False
     released: bool = False
+    is_container_removed: bool = False
     preforked: PreforkedProcess | SmallSpare | None = None
     environment: Mapping[str, str] | None = None
     secrets: Mapping[str, str] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from pathlib import Path
 from gridmill.codec import decode
 from gridmill.domain.pod_protocol import PodOrder
 from gridmill.errors import InputError
+from gridmill.jobs.containers import remove_container
 from gridmill.pod import processes
 from gridmill.pod.cgroups import RECORD, destroy
 from gridmill.pod.empty_folders import OUTPUT, EmptyFolders
@@ -40,6 +41,8 @@ def sweep(folder: PodFolder) -> bool:
     """Ends every process that the pod's jobs left, and removes the folders of the jobs and the cgroups of
     the pod. Returns True if nothing of the pod is left."""
     until = time.monotonic() + _PATIENCE_SECONDS
+    for attempt_id in _attempts(folder):
+        remove_container(folder.attempt(attempt_id), attempt_id)
     clean = _end_processes(folder, until)
     removed = [destroy(path) for path in _cgroups(folder)]
     sweep_attempts(folder)
@@ -81,9 +84,13 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
+def _attempts(folder: PodFolder) -> set[str]:
+    return {line.split()[0] for line in _lines(folder.starts) if line.strip()}
+
+
 def sweep_attempts(folder: PodFolder) -> None:
     """Removes the folders of the pod's attempts and its folder for deleted files."""
-    for attempt_id in {line.split()[0] for line in _lines(folder.starts) if line.strip()}:
+    for attempt_id in _attempts(folder):
         shutil.rmtree(folder.attempt(attempt_id), ignore_errors=True)
     for place in (folder.trash, folder.emptied):
         shutil.rmtree(place, ignore_errors=True)

@@ -44,11 +44,12 @@ class AttemptEnding:
     """The pod's observations about the end of an attempt.
 
     `status` is the status from wait(), or None if the process never started or the status is unknown.
-    `shortage` is set if a process of the attempt was killed because of memory. `ignored_term` is true if the
-    attempt was killed because it did not end within the grace period after SIGTERM. `ended_for` is the
+    `shortage` is set if a process of the attempt was killed because of memory. `ignored_term` is true if
+    the attempt was killed because it did not end within the grace period after SIGTERM. `ended_for` is the
     outcome if the attempt was ended because of the files that it wrote. `reported` is the content of
     outcome.json, which the process of the job wrote. A command writes this file only if its program could
-    not be started. `trouble` is an error that occurred in the pod itself, and not in the job.
+    not be started. `container` is the image with its digest in which the attempt ran. `trouble` is an error
+    that occurred in the pod itself, and not in the job.
     """
 
     status: int | None
@@ -67,6 +68,7 @@ class AttemptEnding:
     output_uri: str = ""
     collected: CollectedFiles | None = None
     ended_for: AttemptOutcome | None = None
+    container: str = ""
 
 
 def judge(ending: AttemptEnding) -> AttemptOutcome:
@@ -121,18 +123,19 @@ def _with_files(ending: AttemptEnding, left: CollectedFiles) -> AttemptOutcome:
         return _failed(Cause.OUTPUT, left.problem, left.hint)
     return AttemptOutcome(
         state=AttemptState.SUCCEEDED,
-        outputs=_files_output(ending.output_uri, left),
+        outputs=_files_output(ending.output_uri, left, ending.container),
         cause=Cause.OUTPUT if left.problem else None,
         message=left.problem,
         hint=left.hint,
     )
 
 
-def _files_output(uri: str, left: CollectedFiles) -> tuple[Output, ...]:
+def _files_output(uri: str, left: CollectedFiles, container: str) -> tuple[Output, ...]:
     if not left.files:
         return ()
     kind, size = ArtifactKind.FILES, left.size_bytes
-    return (Output(kind=kind, uri=uri, size_bytes=size, details={"files": left.files}),)
+    details = {"files": left.files, **({"container": container} if container else {})}
+    return (Output(kind=kind, uri=uri, size_bytes=size, details=details),)
 
 
 def _kill_hint(status: int) -> str:

@@ -22,11 +22,13 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.gang import Gang
 from gridmill.domain.job import JobKind, When
 from gridmill.domain.pod_protocol import AttemptOrder
-from gridmill.domain.secret import fill_in_secrets
+from gridmill.domain.secret import fill_in_secrets, names_in
 from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError, InternalError
+from gridmill.jobs.containers import RUNTIME_VARIABLES, ContainerJob, container_argv
 from gridmill.jobs.context import CODE
 from gridmill.jobs.rank_env import gang_environment
+from gridmill.jobs.secret_values import fill_in, receive_values
 from gridmill.pod.inputs import hand_over, input_folders
 from gridmill.pod.launch import EVENTS_FD, thread_environment
 from gridmill.pod.network import interface_of
@@ -149,6 +151,8 @@ def command_environment(
     spec = _spec(order)
     check_env(spec.env, in_gang=order.gang is not None)
     kept = inherited(base, pip=spec.environment is not None)
+    if spec.container is not None:
+        kept |= {name: text for name, text in base.items() if name.startswith(RUNTIME_VARIABLES)}
     return {
         **kept,
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", os.defpath))),
@@ -189,6 +193,8 @@ def execute(order: AttemptOrder, home: Path, work: Path) -> NoReturn:
     OSError."""
     check_order(order, order.root, print)
     program = make_ready(order, home, work, os.environ)
+    if _spec(order).container is not None:
+        program = in_container(order, program, work)
     os.chdir(program.cwd)
     try:
         os.execvpe(program.argv[0], program.argv, os.environ)
@@ -196,6 +202,35 @@ def execute(order: AttemptOrder, home: Path, work: Path) -> NoReturn:
         raise not_executed(program.argv[0], error, os.environ) from error
     except ValueError as error:
         raise InputError(f"the command cannot be executed: {error}") from error
+
+
+def in_container(order: AttemptOrder, program: Program, work: Path) -> Program:
+    """Pulls the image of the command, and returns the program that runs the command in a container. Raises
+    InputError, UnavailableError."""
+    spec = _spec(order)
+    receive_values()
+    login = fill_in(spec.registry_login, "command.registry_login") if spec.registry_login else ""
+    named = ("GRIDMILL_OUTPUT", "GRIDMILL_CHECKPOINTS")
+    job = ContainerJob(
+        attempt_id=order.attempt_id,
+        folder=work.parent,
+        image=str(spec.container),
+        readable=tuple(input_folders(order, work).values()),
+        writable=(work, *(Path(os.environ[name]) for name in named if name in os.environ)),
+        cwd=program.cwd,
+        given=order.given,
+        gpus=tuple(name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name),
+        login=login,
+    )
+    return Program(argv=container_argv(job, program.argv, os.environ), cwd=program.cwd)
+
+
+def login_secrets(order: AttemptOrder, secrets: Mapping[str, str]) -> dict[str, str]:
+    """Returns the secret with the login at the registry of a command's image, which only the process that
+    pulls the image gets."""
+    spec = order.job.command
+    names = names_in((spec.registry_login,)) if spec is not None and spec.registry_login else ()
+    return {name: secrets[name] for name in names if name in secrets}
 
 
 def make_ready(order: AttemptOrder, home: Path, work: Path, environment: Mapping[str, str]) -> Program:
@@ -315,7 +350,8 @@ def foreign_environment(
 ) -> dict[str, str]:
     """Returns the environment variables for the process of the job: the variables that a command gets, and
     the variables that Gridmill itself needs."""
-    ours = {name: value for name, value in base.items() if name.startswith(("GRIDMILL_", "PYTHON"))}
+    beginnings = ("GRIDMILL_", "PYTHON", *(RUNTIME_VARIABLES if order.job.container else ()))
+    ours = {name: value for name, value in base.items() if name.startswith(beginnings)}
     return {
         **inherited(base, pip=True),
         **ours,

@@ -25,6 +25,7 @@ from gridmill.pod.program import (
     devices,
     execute,
     foreign_environment,
+    login_secrets,
     make_ready,
     markers,
     not_executed,
@@ -84,7 +85,7 @@ class ProcessStarter:
     def is_simple(self, order: AttemptOrder) -> bool:
         """Returns whether the command can start fast, because its code is small and it reads no files."""
         spec = order.job.command
-        if spec is None or spec.environment or order.gang is not None:
+        if spec is None or spec.environment or spec.container or order.gang is not None:
             return False
         if any(entry.artifact.output.uri for entry in order.inputs):
             return False
@@ -121,8 +122,10 @@ class ProcessStarter:
             joins=attempt.group.joins if attempt.group else (),
             affinity=affinity,
             imports=_imports(order),
-            # the secrets of a command are in its environment
-            secrets={} if order.job.kind == JobKind.COMMAND else attempt.secrets,
+            # the secrets of a command are in its environment, but for its login at a registry
+            secrets=login_secrets(order, attempt.secrets)
+            if order.job.kind == JobKind.COMMAND
+            else attempt.secrets,
         )
         if (
             warm

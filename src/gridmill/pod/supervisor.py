@@ -18,6 +18,7 @@ from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError
+from gridmill.jobs.containers import read_record, remove_container
 from gridmill.jobs.main import failed_outcome, write_outcome
 from gridmill.pod.attempt import Attempt, AttemptStage, OutputReader, ProcessExit
 from gridmill.pod.cleanup import CleanupProcess
@@ -339,6 +340,10 @@ class Supervisor:
             attempt.look_again, attempt.give_up = now + _FULL_SECONDS, now + _GIVE_UP_SECONDS
             return
         clean = self._orphans.kill(attempt, now)
+        if attempt.order.job.container is not None and not attempt.is_container_removed:
+            # it waits for the runtime, which is rare: only jobs with containers have this step
+            remove_container(attempt.folder, attempt.order.attempt_id)
+            attempt.is_container_removed = True
         attempt.released = clean and attempt.group is not None  # certain, because its cgroup has no process
         if not attempt.reader.drain(now):
             return
@@ -431,6 +436,7 @@ class Supervisor:
             output_uri=order.output_uri,
             collected=attempt.collection.collected() if attempt.collection is not None else None,
             ended_for=attempt.disk.ended_for,
+            container=_container(attempt),
         )
 
     def tidy(self) -> None:
@@ -538,6 +544,8 @@ class Supervisor:
 
     def _enforce(self, attempt: Attempt, now: float) -> None:
         if attempt.kill_at is not None and attempt.kill_at <= now:
+            if attempt.order.job.container is not None:
+                remove_container(attempt.folder, attempt.order.attempt_id)
             self._orphans.kill(attempt, now)
             attempt.kill_at, attempt.ignored_term = now + 1.0, True
         if attempt.deadline is not None and attempt.deadline <= now:
@@ -553,3 +561,9 @@ class Supervisor:
     def close(self) -> None:
         """Closes the files. All attempts must have ended before this call."""
         os.close(self._record)
+
+
+def _container(attempt: Attempt) -> str:
+    """Returns the name and the digest of the image in which the attempt ran, or nothing."""
+    record = read_record(attempt.folder) if attempt.order.job.container is not None else None
+    return f"{record.image.partition('@')[0]}@{record.digest}" if record is not None else ""

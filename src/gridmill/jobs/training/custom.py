@@ -18,10 +18,12 @@ from gridmill.domain.metrics import OWN
 from gridmill.domain.training import TrainingSpec
 from gridmill.errors import InputError, JobError
 from gridmill.jobs.classes import Classes
+from gridmill.jobs.containers import EVENTS, ContainerJob, container_argv, read_record
 from gridmill.jobs.context import CODE, JobContext, PrunedError
 from gridmill.jobs.features import is_text
 from gridmill.jobs.model_files import CARD, GRAPH, load_graph, takes_single_floats
 from gridmill.jobs.out_of_fold import FILE as HELD_OUT
+from gridmill.jobs.secret_values import fill_in
 from gridmill.jobs.subprocess_model import RUNNER
 from gridmill.jobs.training.data import SortedFrame
 from gridmill.jobs.training.result import FittedModel
@@ -75,9 +77,16 @@ def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedMo
         metrics=_metrics(context.output, not_finite),
         not_finite=not_finite,
         options={**spec.options, "script": spec.script or spec.file}
-        | ({"blurred_inputs": blurred} if blurred else {}),
+        | ({"blurred_inputs": blurred} if blurred else {})
+        | _container(context),
         libraries=(),
     )
+
+
+def _container(context: JobContext) -> dict[str, str]:
+    """Return the image with its digest in which the script ran, or nothing."""
+    record = read_record(context.work.parent)
+    return {"container": f"{record.image.partition('@')[0]}@{record.digest}"} if record is not None else {}
 
 
 def _check_names(output: Path) -> None:
@@ -148,11 +157,14 @@ def _run(spec: TrainingSpec, context: JobContext, code: Path, tell: "LogForwarde
     path, _, name = script.partition(":")
     if not _inside(code, path).is_file():
         raise InputError(f"there is no {path!r} in the project", place="training.script")
-    argv = [
-        context.python(),
-        *([str(RUNNER), "fit", f"{code / path}:{name}"] if name else [str(code / path)]),
-    ]
-    with subprocess.Popen(argv, cwd=code, env=_variables(spec, context)) as process:
+    python = context.python() if spec.container is None else "python3"
+    argv = [python, *([str(RUNNER), "fit", f"{code / path}:{name}"] if name else [str(code / path)])]
+    variables = _variables(spec, context)
+    if spec.container is not None:
+        argv = list(container_argv(_container_job(spec, context, code), argv, variables))
+    with subprocess.Popen(
+        argv, cwd=code, env=variables, pass_fds=_events(variables) if spec.container is not None else ()
+    ) as process:
         try:
             while not _ended(process):
                 tell()
@@ -167,6 +179,26 @@ def _run(spec: TrainingSpec, context: JobContext, code: Path, tell: "LogForwarde
         raise JobError(
             f"{script} ended with exit code {process.returncode}", hint="The job's log has its output."
         )
+
+
+def _container_job(spec: TrainingSpec, context: JobContext, code: Path) -> ContainerJob:
+    login = fill_in(spec.registry_login, "training.registry_login") if spec.registry_login else ""
+    return ContainerJob(
+        attempt_id=context.order.attempt_id,
+        folder=context.work.parent,
+        image=str(spec.container),
+        readable=(RUNNER, context.work / DATASET, context.work / "arrays", context.work / "training.json"),
+        writable=tuple(filter(None, (context.work, context.output, context.checkpoints))),
+        cwd=code,
+        given=context.order.given,
+        gpus=tuple(one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one),
+        login=login,
+    )
+
+
+def _events(variables: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the file descriptor of the events of the job, which the runtime passes on."""
+    return (int(variables[EVENTS]),) if EVENTS in variables else ()
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> bool:

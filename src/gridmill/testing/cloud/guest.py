@@ -35,7 +35,10 @@ for d in root home opt srv mnt tmp var/tmp; do  # what people have there is not 
 done
 chmod 700 root; chmod 1777 tmp var/tmp
 while IFS= read -r p; do
-  [ -z "$p" ] || { [ -e ".$p" ] && [ "$(stat -c %d "$p")" = "$(stat -c %d /)" ]; } && continue
+  # an image contains the empty folder on which this folder was mounted
+  [ -z "$p" ] || {
+    [ -e ".$p" ] && [ ! -e "$R/own$p" ] && [ "$(stat -c %d "$p")" = "$(stat -c %d /)" ]
+  } && continue
   over=$R/over/$((at = ${at:-0} + 1))
   mkdir -p ".$p" "$over/upper" "$over/work"
   (cd "$p" && mount -t overlay overlay -o "lowerdir=.,upperdir=$over/upper,workdir=$over/work" "$R/root$p")

@@ -1,0 +1,147 @@
+"""Commands run in containers of podman: their files, limits, end and login at a private registry."""
+
+import base64
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Place, eventually
+from tests.e2e.test_survive import pod_pids
+from tests.kit.containers import (
+    PASSWORD,
+    USER,
+    configuration,
+    containers,
+    make_image,
+    registry,
+    remove_image,
+    why_no_podman,
+    why_no_registry,
+)
+
+pytestmark = pytest.mark.e2e
+PIPELINE = """\
+pipeline: demo
+jobs:
+  one: {command: "echo 1 > $GRIDMILL_OUTPUT/in"}
+  two:
+    needs: [one]
+    memory: 128MiB
+    cpus: 1
+    command:
+      container: IMAGE
+      LOGIN
+      env: {TOKEN: {secret: token}}
+      run: |
+        RUN
+"""
+VALUE = "q7-container-value"
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> dict[str, str]:
+    if why_no_podman():
+        pytest.skip(why_no_podman())
+    return configuration(tmp_path)
+
+
+@pytest.fixture
+def image(conf: dict[str, str]) -> Iterator[str]:
+    name = f"localhost/gridmill-test:{os.urandom(6).hex()}"
+    yield make_image(conf, name)
+    remove_image(conf, name)
+
+
+def secret(place: Place, name: str, value: str) -> None:
+    file = place.folder / "value"
+    file.write_text(value + "\n")
+    assert place.gridmill("add", "secret", name, "--file", file).returncode == 0
+    file.unlink()
+
+
+def pipeline(place: Place, image: str, run: str, login: str = "") -> Path:
+    secret(place, "token", VALUE)
+    text = PIPELINE.replace("IMAGE", image).replace("LOGIN", login).replace("RUN", run)
+    return place.write(text)
+
+
+def test_a_command_runs_in_a_container_as_the_same_user_and_leaves_nothing(place, conf, image) -> None:
+    run = (
+        "id; cat $GRIDMILL_INPUT_ONE/in > $GRIDMILL_OUTPUT/out; printf '%s' \"$TOKEN\" > $GRIDMILL_OUTPUT/t;"
+        " touch $GRIDMILL_INPUT_ONE/no 2>&1 || echo read-only; ls /home /root 2>&1 || true;"
+        " cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null || true"
+    )
+    file = pipeline(place, image, run)
+    done = place.gridmill("run", file, **conf)
+    assert done.returncode == 0, done.stdout + done.stderr
+    log = place.gridmill("logs", "demo-1", "two").stdout
+    assert f"uid={os.getuid()}" in log
+    assert "read-only" in log
+    assert f"container: {image} is sha256:" in log
+    assert str(128 * 2**20) in log
+    assert VALUE not in log
+    shown = place.json("show", "job", "demo-1", "two")
+    assert f"'container': '{image}@sha256:" in str(shown)
+    assert containers(conf, image) == []
+
+
+@pytest.mark.long
+def test_a_stop_ends_the_container(place, conf, image) -> None:
+    file = pipeline(place, image, "echo begun; sleep 600")
+    running = place.start("run", file, **conf)
+    assert eventually(lambda: containers(conf, image), 60)
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=60)
+    assert eventually(lambda: containers(conf, image) == [], 30)
+
+
+@pytest.mark.long
+def test_the_container_of_a_killed_pod_is_removed(place, conf, image) -> None:
+    file = pipeline(place, image, "echo begun; sleep 600")
+    running = place.start("run", file, **conf)
+    assert eventually(lambda: containers(conf, image), 60)
+    for pid in pod_pids(place):
+        os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: containers(conf, image) == [], 60)
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=60)
+    assert containers(conf, image) == []
+
+
+@pytest.mark.long
+def test_an_image_of_a_private_registry_needs_the_login_that_no_process_shows(place, conf, image) -> None:
+    if why_no_registry():
+        pytest.skip(why_no_registry())
+    with registry(place.folder) as address:
+        name = f"{address}/team/train:1"
+        settings = place.folder / "registries.conf"
+        settings.write_text(f'[[registry]]\nlocation = "{address}"\ninsecure = true\n')
+        conf = {**conf, "CONTAINERS_REGISTRIES_CONF": str(settings)}
+        words = ["podman", "push", "--creds", f"{USER}:{PASSWORD}", image, name]
+        subprocess.run(words, env={**os.environ, **conf}, capture_output=True, check=True)
+        file = pipeline(place, name, "echo ran")
+        done = place.gridmill("run", file, **conf)
+        assert done.returncode != 0
+        assert "could not be pulled" in done.stdout + done.stderr
+        secret(place, "login", f"{USER}:{PASSWORD}")
+        file = pipeline(place, name, "echo ran", "registry_login: {secret: login}")
+        done = place.gridmill("run", file, **conf)
+        assert done.returncode == 0, done.stdout + done.stderr
+        remove_image(conf, name)
+    forms = (PASSWORD.encode(), base64.b64encode(f"{USER}:{PASSWORD}".encode()))
+    for path in place.home.rglob("*"):
+        assert not path.is_file() or not any(form in path.read_bytes() for form in forms), path
+    assert not list(Path("/dev/shm").glob("gridmill-*-login"))
+
+
+def test_a_machine_without_a_runtime_is_named(place) -> None:
+    folder = place.folder / "bin"
+    folder.mkdir()
+    (folder / "sh").symlink_to("/bin/sh")
+    file = pipeline(place, "ubuntu", "echo ran")
+    done = place.gridmill("run", file, PATH=str(folder))
+    assert "has neither podman nor docker" in done.stdout + done.stderr
