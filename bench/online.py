@@ -98,21 +98,26 @@ def measure(folder: Path, entities: int, count: int, reads: int) -> dict[str, An
     for rows in _parts(count, 2_000_000):
         place.add(events(random, entities, rows, BEGIN, now))
     plan, view = place.plan(), folder / "view"
-    build_seconds = _timed(lambda: build_view(view, plan, place.tables(), now=now))
+    build = _timed(lambda: build_view(view, plan, place.tables(), now=now))
     features = OnlineFeatures(view, plan, clock=lambda: now)
     read = _read(features, random, entities, reads)
-    fresh: list[float] = []
+    fresh: list[Spent] = []
     for _ in range(5):
         place.add(events(random, entities, NEW_ROWS, now - 60, now))
         fresh.append(_timed(lambda: refresh_view(view, plan, place.tables(), now=now)))
+    wall, cpu = ([one[at] for one in read] for at in (0, 1))
     size = sum(path.stat().st_size for path in view.glob("view-*"))
     return {
         "entities": entities,
         "events": count,
-        "build_seconds": round(build_seconds, 1),
-        "read_p50_ms": round(float(np.quantile(read, 0.5)) * 1e3, 3),
-        "read_p99_ms": round(float(np.quantile(read, 0.99)) * 1e3, 3),
-        "fresh_seconds": [round(one, 3) for one in fresh],
+        "build_seconds": round(build[0], 1),
+        "build_cpu_seconds": round(build[1], 1),
+        "read_p50_ms": _quantile_ms(wall, 0.5),
+        "read_p99_ms": _quantile_ms(wall, 0.99),
+        "read_cpu_p50_ms": _quantile_ms(cpu, 0.5),
+        "read_cpu_p99_ms": _quantile_ms(cpu, 0.99),
+        "fresh_seconds": [round(seconds, 3) for seconds, _ in fresh],
+        "fresh_cpu_seconds": [round(seconds, 3) for _, seconds in fresh],
         "size_mib": round(size / 2**20, 1),
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "load": os.getloadavg()[0],
@@ -125,17 +130,25 @@ def _parts(count: int, most: int) -> Iterator[int]:
         count -= most
 
 
-def _timed(call: Any) -> float:
-    begin = time.perf_counter()
+Spent = tuple[float, float]
+"""Seconds, and seconds of processor time of all threads."""
+
+
+def _timed(call: Any) -> Spent:
+    begin, cpu = time.perf_counter(), time.process_time()
     call()
-    return time.perf_counter() - begin
+    return time.perf_counter() - begin, time.process_time() - cpu
 
 
-def _read(features: OnlineFeatures, random: np.random.Generator, entities: int, reads: int) -> list[float]:
-    """The seconds of each request for one random entity."""
+def _quantile_ms(seconds: list[float], share: float) -> float:
+    return round(float(np.quantile(seconds, share)) * 1e3, 3)
+
+
+def _read(features: OnlineFeatures, random: np.random.Generator, entities: int, reads: int) -> list[Spent]:
+    """The time of each request for one random entity."""
     users = random.integers(0, entities, reads + 100).tolist()
-    seconds = [_timed(lambda user=user: features.features_for([{"user": user}])) for user in users]
-    return seconds[100:]
+    spent = [_timed(lambda user=user: features.features_for([{"user": user}])) for user in users]
+    return spent[100:]
 
 
 def main() -> None:

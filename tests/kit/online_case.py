@@ -28,6 +28,7 @@ class OnlineCase:
     spec: DatasetSpec
     limits: ViewLimits = KEEP_ALL
     now: float = 1_600_000_000.0
+    sequence: int | None = None
     plans: list[OnlinePlan] = field(default_factory=list)
 
     @property
@@ -52,7 +53,7 @@ class OnlineCase:
     def make_plan(self, sent: Sequence[str] = (), features: Sequence[str] | None = None) -> OnlinePlan:
         with open_sources(self.tables.folder) as engine:
             types = table_types(engine, self.sources())
-        return plan_online(self.clocked(), types, sent=sent, features=features)
+        return plan_online(self.clocked(), types, sent=sent, features=features, sequence=self.sequence)
 
     def plan(self) -> OnlinePlan:
         """The plan in which requests send what cannot be computed by key."""

@@ -29,7 +29,7 @@ from gridmill.online.source_rows import (
     open_sources,
     table_types,
 )
-from gridmill.online.view import BUILDING, CURRENT, SUFFIX, HeldVersion, ViewFile, ViewState
+from gridmill.online.view import BUILDING, CURRENT, SUFFIX, HeldVersion, ViewFile, ViewState, writer_lock
 from gridmill.transfer.contents import sync_folder
 
 COMMIT_ROWS = 1_048_576
@@ -59,6 +59,17 @@ def cutoff_us(feed: Feed, floor_us: int | None) -> int | None:
     return None if floor_us is None else floor_us - round(feed.seconds * 1_000_000) - 1
 
 
+def oldest_as_of(plan: OnlinePlan, limits: ViewLimits | None, now: float) -> int | None:
+    """Return the oldest as-of time that the view of a plan answers, or None if it answers any time.
+
+    The features of a sequence are computed at the times of its rows, which may be long ago. Therefore, the
+    view of a model that reads sequences keeps all rows.
+    """
+    if plan.history is not None:
+        return None
+    return (limits or ViewLimits()).floor_us(now)
+
+
 def build_view(
     folder: Path,
     plan: OnlinePlan,
@@ -73,23 +84,36 @@ def build_view(
     If an earlier build of the same versions was interrupted, it continues. Raises StorageError,
     DamagedViewError.
     """
-    floor_us = (limits or ViewLimits()).floor_us(now)
-    held = {name: tables[name].held for name in plan.tables}
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        view, floor_us = _continued(folder, plan, held, floor_us)
-        try:
-            state = ViewState(held=held, floor_us=floor_us, synced_at=now)
-            with open_sources(folder, threads) as engine:
-                table_types(engine, {name: tables[name] for name in plan.tables})
-                for number, feed in enumerate(plan.feeds):
-                    _fill(view, number, feed, engine, floor_us)
-            with view.writing():
-                view.set_state(state)
-            view.finish()
-        finally:
-            view.close()
-        _serve(folder)
+        with writer_lock(folder):
+            return build_locked(folder, plan, tables, now=now, limits=limits, threads=threads)
+
+
+def build_locked(
+    folder: Path,
+    plan: OnlinePlan,
+    tables: Mapping[str, SourceTable],
+    *,
+    now: float,
+    limits: ViewLimits | None,
+    threads: int,
+) -> ViewState:
+    """Build the view, like `build_view`, in a process that holds the lock of the writer."""
+    held = {name: tables[name].held for name in plan.tables}
+    view, floor_us = _continued(folder, plan, held, oldest_as_of(plan, limits, now))
+    try:
+        state = ViewState(held=held, floor_us=floor_us, synced_at=now)
+        with open_sources(folder, threads) as engine:
+            table_types(engine, {name: tables[name] for name in plan.tables})
+            for number, feed in enumerate(plan.stored):
+                _fill(view, number, feed, engine, floor_us)
+        with view.writing():
+            view.set_state(state)
+        view.finish()
+    finally:
+        view.close()
+    _serve(folder)
     return state
 
 

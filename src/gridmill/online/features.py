@@ -23,7 +23,7 @@ from gridmill.jobs.dataset.window_plan import CHUNK
 from gridmill.jobs.dataset.window_ranges import Flags, Ints
 from gridmill.jobs.duckdb_engine import quoted
 from gridmill.jobs.expressions import quote_all, select, sql_text
-from gridmill.online.key_rows import NEVER, check_floor, load_rows
+from gridmill.online.key_rows import NEVER, check_floor, load_rows, with_history
 from gridmill.online.plan import Feed, OnlinePlan
 from gridmill.online.requests import RequestRows, read_request
 from gridmill.online.row_codec import ARROW
@@ -101,6 +101,26 @@ class _RuledValues:
     statuses: tuple[Status, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Computed:
+    """The features that are computed by key, and for each of them the time of the newest row that each row
+    sees.
+
+    If the model reads sequences, `request` also has the earlier rows, and `places` has the number of the row
+    at each place of each sequence.
+    """
+
+    request: RequestRows
+    state: ViewState
+    values: Mapping[str, pa.Array] = field(default_factory=dict)
+    newest: Mapping[str, Ints] = field(default_factory=dict)
+    places: Ints | None = None
+    problem: str = ""
+
+
+_NO_STATE = ViewState(held={}, floor_us=None, synced_at=float("inf"))
+
+
 class OnlineFeatures:
     """The features of a service. Several threads may use one object; each thread has its own connections.
 
@@ -137,7 +157,8 @@ class OnlineFeatures:
         return self._view().state()
 
     def features_for(self, rows: Sequence[Mapping[str, Any]], as_of: datetime | None = None) -> OnlineRows:
-        """Return the features of each row.
+        """Return the features of each row. If the model reads sequences, return for each row the rows of its
+        sequence, the oldest first.
 
         `rows` have the columns `plan.request`, and may have the as-of time under the name of the dataset's
         time column. `as_of` is the time of all other rows (default: now). Raises InputError for a wrong row,
@@ -147,27 +168,29 @@ class OnlineFeatures:
         now_us = round(self._clock() * 1_000_000)
         request = read_request(rows, self.plan, as_of, now_us)
         try:
-            values, newest, state = self._computed(request)
-            problem = ""
+            computed = self._computed(request)
         except UnavailableError as error:
             self._forget()
             if self.policy.on_broken == OnTrouble.REFUSE:
                 raise
-            values, newest, state = self._nothing(request), {}, ViewState(held={}, floor_us=None, synced_at=0)
-            problem = str(error)
-        stale = not problem and self._is_stale(state, now_us)
-        ruled = self._ruled(request, values, newest, is_view_stale=stale)
-        columns = self._expressed(request, {name: one.values for name, one in ruled.items()})
+            computed = self._nothing(request, str(error))
+        stale = not computed.problem and self._is_stale(computed.state, now_us)
+        ruled = self._ruled(computed, is_view_stale=stale)
+        columns = self._expressed(computed.request, {name: one.values for name, one in ruled.items()})
+        places = computed.places
+        statuses = {name: one.statuses for name, one in ruled.items()}
+        if places is not None:
+            columns = columns.take(pa.array(places))
+            statuses = {
+                name: tuple(one[place] for place in places.tolist()) for name, one in statuses.items()
+            }
         return OnlineRows(
-            columns=columns,
-            statuses={name: one.statuses for name, one in ruled.items()},
-            held=state.held,
-            problem=problem,
+            columns=columns, statuses=statuses, held=computed.state.held, problem=computed.problem
         )
 
     def _view(self) -> ViewFile:
         """Return the view that serves; open it again if it was replaced."""
-        path = current_file(self.folder) if self.plan.feeds else self.folder
+        path = current_file(self.folder)
         view: ViewFile | None = getattr(self._local, "view", None)
         if view is None or view.path.name != path.name:
             if view is not None:
@@ -183,22 +206,23 @@ class OnlineFeatures:
             view.close()
         self._local.view = None
 
-    def _computed(self, request: RequestRows) -> tuple[dict[str, pa.Array], dict[str, Ints], ViewState]:
-        """Return the features that are computed by key, and for each of them the time of the newest row that
-        each row of the request sees."""
-        if not self.plan.feeds:
-            return {}, {}, ViewState(held={}, floor_us=None, synced_at=float("inf"))
-        view = self._view()
+    def _computed(self, request: RequestRows) -> _Computed:
+        """Return the features that are computed by key, from one commit of the view."""
+        if not self.plan.stored:
+            return _Computed(request=request, state=_NO_STATE)
+        view, places = self._view(), None
         values: dict[str, pa.Array] = {}
         newest: dict[str, Ints] = {}
         with view.reading():
             state = view.state()
+            if self.plan.history is not None:
+                request, places = with_history(view, self.plan, request)
             check_floor(request.times, state)
             for number, feed in enumerate(self.plan.feeds):
                 found = load_rows(view, number, feed, request)
                 values |= their_features(found.loaded, found.asking, self._rank)
                 newest |= dict.fromkeys(feed.features, found.newest)
-        return values, newest, state
+        return _Computed(request=request, state=state, values=values, newest=newest, places=places)
 
     def _rank(self, column: pa.Array) -> RankedValues:
         return rank(column, self._engine())
@@ -214,12 +238,22 @@ class OnlineFeatures:
             self._local.engine = engine
         return engine
 
-    def _nothing(self, request: RequestRows) -> dict[str, pa.Array]:
-        """Return missing values for all features that are computed by key."""
-        return {
-            name: pa.nulls(len(request.times), ARROW.get(self.plan.types.get(name, ""), pa.float64()))
+    def _nothing(self, request: RequestRows, problem: str) -> _Computed:
+        """Return missing values for all features that are computed by key. A sequence then consists of the
+        row of the request only."""
+        count = len(request.times)
+        values = {
+            name: pa.nulls(count, ARROW.get(self.plan.types.get(name, ""), pa.float64()))
             for name in self.plan.computed
         }
+        places = np.repeat(np.arange(count), self.plan.sequence or 1)
+        return _Computed(
+            request=request,
+            state=_NO_STATE,
+            values=values,
+            places=places if self.plan.sequence else None,
+            problem=problem,
+        )
 
     def _is_stale(self, state: ViewState, now_us: int) -> bool:
         limit = self.policy.stale_after_seconds
@@ -233,19 +267,13 @@ class OnlineFeatures:
             )
         return True
 
-    def _ruled(
-        self,
-        request: RequestRows,
-        values: Mapping[str, pa.Array],
-        newest: Mapping[str, Ints],
-        *,
-        is_view_stale: bool,
-    ) -> dict[str, _RuledValues]:
+    def _ruled(self, computed: _Computed, *, is_view_stale: bool) -> dict[str, _RuledValues]:
         """Return each feature with the values that the request sent, its default and its statuses. Raises
         InputError for an unknown key, if the policy refuses such rows."""
+        request, newest = computed.request, computed.newest
         never = np.full(len(request.times), NEVER)
         made: dict[str, _RuledValues] = {}
-        for name, column in values.items():
+        for name, column in computed.values.items():
             rule, seen = self.rules.get(name, FeatureRule()), newest.get(name, never)
             given = np.asarray(request.given.get(name, np.zeros(len(seen), np.bool_)), np.bool_)
             if given.any():

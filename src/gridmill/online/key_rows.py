@@ -9,7 +9,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 from gridmill.jobs.dataset.window_kernels import LoadedTable
 from gridmill.jobs.dataset.window_ranges import NOWHERE, Ints, KeyedTimes, QueryRows
-from gridmill.online.plan import Feed
+from gridmill.online.plan import Feed, OnlinePlan
 from gridmill.online.requests import RequestRows
 from gridmill.online.row_codec import Key, codec_of, key_maker, plain_keys
 from gridmill.online.view import StoredRow, ViewFile, ViewState
@@ -30,10 +30,7 @@ class KeyRows:
 
 def load_rows(view: ViewFile, number: int, feed: Feed, request: RequestRows) -> KeyRows:
     """Read all rows that the features of a feed need for these requests. Raises DamagedViewError."""
-    make = key_maker(feed.key_types)
-    columns = plain_keys(request.table, feed.on)
-    count = len(request.times)
-    keys = [make(values) for values in zip(*columns, strict=True)] if feed.on else [make(())] * count
+    keys = _keys(feed, request)
     spans = _spans(keys, request.times)
     reach = round(feed.seconds * 1_000_000)
     places: dict[Key, int] = {}
@@ -50,6 +47,72 @@ def load_rows(view: ViewFile, number: int, feed: Feed, request: RequestRows) -> 
     numbers = [NOWHERE if key is None else places.get(key, NOWHERE) for key in keys]
     asking = QueryRows(known=loaded.times, keys=np.asarray(numbers, np.int64), times=request.times)
     return KeyRows(loaded=loaded, asking=asking, newest=_newest(asking))
+
+
+def with_history(view: ViewFile, plan: OnlinePlan, request: RequestRows) -> tuple[RequestRows, Ints]:
+    """Return the rows of a request with the earlier rows of their sequences, and for each place in each
+    sequence the number of its row.
+
+    If a key has too few earlier rows, its first row is repeated, as in training. Raises DamagedViewError.
+    """
+    assert plan.history is not None
+    feed, length = plan.history, plan.sequence or 1
+    names = [column.name for column in feed.columns]
+    parts: list[pa.Table] = []
+    times: list[int] = []
+    owners: list[int] = []
+    places: list[int] = []
+    for number, (key, time) in enumerate(zip(_keys(feed, request), request.times.tolist(), strict=True)):
+        found = [] if key is None else view.rows_of(len(plan.feeds), key, time, time, (time - 1, feed.rows))
+        every = [(known, row) for known, row, count in found for _ in range(count)]
+        earlier = every[max(0, len(every) - feed.rows) :]
+        first = len(times)
+        parts.append(
+            _with_own_row(request, number, codec_of(feed).decode([row for _, row in earlier], names))
+        )
+        times += [*(known for known, _ in earlier), time]
+        owners += [*(NOWHERE for _ in earlier), number]
+        places += [*(first for _ in range(feed.rows - len(earlier))), *range(first, len(times))]
+    given = {
+        name: [owner != NOWHERE and has[owner] for owner in owners] for name, has in request.given.items()
+    }
+    expanded = RequestRows(table=pa.concat_tables(parts), times=np.asarray(times, np.int64), given=given)
+    assert len(places) == length * len(request.times)
+    return expanded, np.asarray(places, np.int64)
+
+
+def _keys(feed: Feed, request: RequestRows) -> list[Key | None]:
+    make, columns = key_maker(feed.key_types), plain_keys(request.table, feed.on)
+    return (
+        [make(values) for values in zip(*columns, strict=True)]
+        if feed.on
+        else [make(())] * len(request.times)
+    )
+
+
+def _with_own_row(request: RequestRows, number: int, earlier: pa.Table) -> pa.Table:
+    """Return the earlier rows of one request, followed by its own row.
+
+    In the earlier rows, key columns have the values of the request.
+    """
+    own = request.table.slice(number, 1)
+    columns = [
+        pa.concat_arrays(
+            [
+                _whole(earlier[name])
+                if name in earlier.column_names
+                else pa.repeat(own[name][0], earlier.num_rows),
+                _whole(own[name]),
+            ]
+        )
+        for name in own.column_names
+    ]
+    return pa.table(columns, names=own.column_names)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
 
 
 def _spans(keys: Sequence[Key | None], times: Ints) -> dict[Key, tuple[int, int]]:

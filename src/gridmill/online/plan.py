@@ -80,6 +80,9 @@ class OnlinePlan:
     time) is optional. `entity` are the key columns of the dataset. `sent` are features that the dataset
     computes and a request sends instead. `types` are the SQL types of the columns that expressions can read.
     `features` are all features in the order of the dataset.
+
+    If the model reads sequences, `sequence` is their length, and `history` has the rows of the basis table:
+    a sequence consists of the last rows of the entity and the row of the request.
     """
 
     time: str | None
@@ -90,11 +93,18 @@ class OnlinePlan:
     features: tuple[str, ...]
     sent: tuple[str, ...] = ()
     types: Types = field(default_factory=dict)
+    sequence: int | None = None
+    history: Feed | None = None
+
+    @property
+    def stored(self) -> tuple[Feed, ...]:
+        """The feeds whose rows a view stores."""
+        return self.feeds if self.history is None else (*self.feeds, self.history)
 
     @property
     def tables(self) -> tuple[str, ...]:
         """The tables from which features are computed by key."""
-        return tuple(dict.fromkeys(feed.table for feed in self.feeds))
+        return tuple(dict.fromkeys(feed.table for feed in self.stored))
 
     @property
     def computed(self) -> tuple[str, ...]:
@@ -104,9 +114,11 @@ class OnlinePlan:
     @property
     def fingerprint(self) -> str:
         """Return the hash of everything that decides which rows a view stores and how."""
-        parts = [(one.table, one.request.sql, one.columns, one.key_types, one.rows) for one in self.feeds]
-        parts_text = repr([(*part, feed.seconds) for part, feed in zip(parts, self.feeds, strict=True)])
-        return hashlib.sha256(parts_text.encode()).hexdigest()
+        parts = [
+            (one.table, one.request.sql, one.columns, one.key_types, one.rows, one.seconds)
+            for one in self.stored
+        ]
+        return hashlib.sha256(repr((parts, self.sequence)).encode()).hexdigest()
 
 
 def plan_online(
@@ -115,16 +127,19 @@ def plan_online(
     *,
     features: Sequence[str] | None = None,
     sent: Sequence[str] = (),
+    sequence: int | None = None,
 ) -> OnlinePlan:
     """Return the plan of the features that a model reads.
 
     `spec` is the declaration of the dataset, with the availability time of its label (`with_label_clock`).
     `tables` are the columns of its tables with their DuckDB types; times have no zone. For a dataset with
     `sql`, `tables` also has the result of that SQL under the name `SQL_RESULT`. `features` are the names of
-    the needed features before they are encoded (default: all). `sent` are features that requests send. Raises
-    InputError that names each feature that cannot be computed by key, with the reason.
+    the needed features before they are encoded (default: all). `sent` are features that requests send.
+    `sequence` is the length of the sequences that the model reads, or None. Raises InputError that names each
+    feature that cannot be computed by key, with the reason.
     """
     if spec.basis is None and spec.time is None:
+        _refuse_sequence(sequence, "the dataset has no time by which rows could be sorted")
         return _all_sent(spec, tables, features)
     basis = spec.basis or Basis(table=SQL_RESULT, time=spec.time or "", entity=spec.entity)
     with duckdb.connect(config={"threads": 1}) as engine:
@@ -143,7 +158,46 @@ def plan_online(
         needed = _needed(spec, compiled.features, features, sent, read)
         requests = list(_requests(spec, basis, tables, compiled.sorted))
         table_of = {request.sql: next(iter(engine.get_table_names(request.sql)), "") for request in requests}
-    return _planned(spec, basis, tables, compiled.sorted, compiled.features, needed, sent, requests, table_of)
+    plan = _planned(spec, basis, tables, compiled.sorted, compiled.features, needed, sent, requests, table_of)
+    return plan if sequence is None else _with_history(plan, basis, tables, compiled.sorted, sequence)
+
+
+def _refuse_sequence(sequence: int | None, why: str) -> None:
+    if sequence is not None:
+        raise InputError(
+            f"the model reads sequences of {sequence} rows, which cannot be computed by key: {why}",
+            hint="Send complete sequences, or train a model that reads single rows.",
+            place="service.sequence",
+        )
+
+
+def _with_history(
+    plan: OnlinePlan, basis: Basis, tables: Mapping[str, Types], rows: SortedRows, sequence: int
+) -> OnlinePlan:
+    """Return the plan with the rows of the basis table that come before the row of a request."""
+    if basis.table == SQL_RESULT:
+        _refuse_sequence(sequence, "the rows of the dataset are the result of `sql`")
+    if plan.sent:
+        _refuse_sequence(sequence, f"requests send {', '.join(plan.sent)}, which earlier rows do not have")
+    types = tables[basis.table]
+    named = [name for name in plan.request if name not in basis.entity]
+    request = replace(_own_request(basis, rows, named), aggregates=(), lags=())
+    ordered = _order(request)
+    columns = {**ordered, **dict.fromkeys(sorted(set(named) - ordered.keys()), False)}
+    for name in (*columns, *basis.entity):
+        if types[name] not in (*STORED, *OTHERS):
+            _refuse_sequence(sequence, f"column {name!r} has type {types[name]}, which a view cannot store")
+    history = Feed(
+        table=basis.table,
+        request=request,
+        key_types=tuple(types[name] for name in basis.entity),
+        columns=tuple(
+            StoredColumn(name=name, type=types[name], nulls_first=first) for name, first in columns.items()
+        ),
+        seconds=0.0,
+        rows=sequence - 1,
+    )
+    return replace(plan, sequence=sequence, history=history)
 
 
 def _all_sent(spec: DatasetSpec, tables: Mapping[str, Types], features: Sequence[str] | None) -> OnlinePlan:
@@ -212,14 +266,14 @@ def _requests(
     yield from (theirs for theirs in plan.other_tables if not any(one.ahead for one in theirs.aggregates))
 
 
-def _own_request(basis: Basis, rows: SortedRows) -> OtherTable:
+def _own_request(basis: Basis, rows: SortedRows, more: Sequence[str] = ()) -> OtherTable:
     """Return the request for the rows of the basis table with the same entity, which are known at their
     time.
 
     The order of rows with the same time is the order in which the window engine sorts them.
     """
     plan = rows.plan
-    read = (*(one.column for one in plan.aggregates), *(one.column for one in plan.lags))
+    read = (*(one.column for one in plan.aggregates), *(one.column for one in plan.lags), *more)
     columns = dict.fromkeys((*rows.ties, *quote_all(read)))
     keys = quote_all(rows.entity)
     conditions = " AND ".join(f"{name} IS NOT NULL" for name in (quoted(basis.time), *keys))

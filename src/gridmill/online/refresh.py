@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.jobs.expressions import KNOWN, quote_all
-from gridmill.online.build import ViewLimits, build_view, cutoff_us, encoded_rows
+from gridmill.jobs.parquet import storage_errors
+from gridmill.online.build import ViewLimits, build_locked, cutoff_us, encoded_rows, oldest_as_of
 from gridmill.online.plan import Feed, OnlinePlan
 from gridmill.online.row_codec import Key, key_maker, plain_keys
 from gridmill.online.source_rows import (
@@ -25,7 +26,7 @@ from gridmill.online.source_rows import (
     open_sources,
     register,
 )
-from gridmill.online.view import ViewFile, ViewState, open_view
+from gridmill.online.view import ViewFile, ViewState, current_file, open_view, writer_lock
 
 MOST_CHANGED = 0.5
 """If more than this share of the bytes of a table changed, the view is built whole."""
@@ -65,17 +66,18 @@ def refresh_view(
     If the changes of a table are unknown or very large, the view is built whole, and the old view serves
     until then. Raises MissingViewError, DamagedViewError, StorageError.
     """
-    view = open_view(folder, plan, writable=True)
-    try:
-        state = view.state()
-        changes = list(_all_changes(plan, tables, state))
-        if all(one is not None for one in changes):
-            return _apply(
-                folder, view, plan, [one for one in changes if one], state, tables, now, limits, threads
-            )
-    finally:
-        view.close()
-    return build_view(folder, plan, tables, now=now, limits=limits, threads=threads)
+    current_file(folder)
+    with storage_errors(folder), writer_lock(folder):
+        view = open_view(folder, plan, writable=True)
+        try:
+            state = view.state()
+            changes = list(_all_changes(plan, tables, state))
+            known = [one for one in changes if one is not None]
+            if len(known) == len(changes):
+                return _apply(folder, view, plan, known, state, tables, now, limits, threads)
+        finally:
+            view.close()
+        return build_locked(folder, plan, tables, now=now, limits=limits, threads=threads)
 
 
 def _all_changes(
@@ -106,7 +108,7 @@ def _apply(
     threads: int,
 ) -> ViewState:
     floor_us = state.floor_us
-    wanted = (limits or ViewLimits()).floor_us(now)
+    wanted = oldest_as_of(plan, limits, now)
     if floor_us is not None and wanted is not None:
         floor_us = max(floor_us, wanted)
     after = replace(
@@ -115,7 +117,7 @@ def _apply(
     with open_sources(folder, threads) as engine, view.writing():
         for one in changes:
             schema = one.table.schema()
-            for number, feed in enumerate(plan.feeds):
+            for number, feed in enumerate(plan.stored):
                 if feed.table == one.table.name:
                     delta = _delta(engine, feed, one, schema)
                     _apply_feed(view, engine, number, feed, one, delta, floor_us)

@@ -6,6 +6,7 @@ SQLite file is written under another name. It serves from the moment at which `c
 a view that is not complete never serves.
 """
 
+import fcntl
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from gridmill.online.plan import OnlinePlan
 from gridmill.online.row_codec import DamagedViewError, Key
 
 FORMAT = 1
-CURRENT, BUILDING, SUFFIX = "current", "building.sqlite", ".sqlite"
+CURRENT, BUILDING, SUFFIX, LOCK = "current", "building.sqlite", ".sqlite", "lock"
 LOWEST = -(2**63)
 CACHE_KIB = 65_536
 _PLAN, _FLOOR, _SYNCED, _FORMAT = "plan", "floor_us", "synced_at", "format"
@@ -67,7 +68,10 @@ class ViewFile:
         mode = "rwc" if writable else "ro"
         self.path = path
         self._db = sqlite3.connect(
-            f"file:{_quoted(path)}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False
+            f"file:{_quoted(path)}?mode={mode}",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
         )
         with errors_of(path):
             self._db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
@@ -89,7 +93,7 @@ class ViewFile:
                 " outages TEXT)"
             )
             self._db.execute("CREATE TABLE IF NOT EXISTS built (feed INTEGER PRIMARY KEY, rows INTEGER)")
-            for number in range(len(plan.feeds)):
+            for number in range(len(plan.stored)):
                 # the primary key is the whole row, so that rows are sorted as the window engine sorts them
                 self._db.execute(
                     f"CREATE TABLE IF NOT EXISTS feed_{number} (key, known INTEGER, row BLOB, n INTEGER,"
@@ -246,6 +250,14 @@ def errors_of(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise DamagedViewError(f"the view {path} cannot be used: {error}") from error
+
+
+@contextmanager
+def writer_lock(folder: Path) -> Iterator[None]:
+    """A lock that only one process holds at a time: it builds or refreshes the view. Other processes wait."""
+    with (folder / LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def current_file(folder: Path) -> Path:

@@ -67,15 +67,21 @@ def _plain(value: Any) -> Any:
     return value.replace(tzinfo=None) if hasattr(value, "tzinfo") and value.tzinfo else value
 
 
-def check(seed: int, folder: Path) -> None:
+def check(seed: int, folder: Path, cases: int) -> None:
     random = Random(seed)
-    for number in range(4):
+    for number in range(cases):
         case = draw(random, folder / str(number))
         if case is not None:
             found = problems(*case, random)
             assert not found, "\n".join([str(case[0].spec), *found[:20]])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_features_by_key_equal_the_dataset(seed: int, tmp_path: Path) -> None:
-    check(seed, tmp_path)
+    check(seed, tmp_path, 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3, 7))
+def test_more_features_by_key_equal_the_dataset(seed: int, tmp_path: Path) -> None:
+    check(seed, tmp_path, 5)

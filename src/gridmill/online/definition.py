@@ -1,0 +1,151 @@
+"""The definition of the features of a service. It is made from a version of a dataset, and stored in the
+folder of the view.
+
+Replicas read the definition from the file, so that they need neither the pipeline nor the tables.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from time import time
+
+import duckdb
+
+from gridmill.codec import decode, encode
+from gridmill.domain.artifact import Artifact, ArtifactKind
+from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.frozen import dataclass, replace
+from gridmill.errors import InputError
+from gridmill.jobs.dataset.columns import SQL_RESULT
+from gridmill.jobs.dataset.encode import load_encoders
+from gridmill.jobs.dataset.encoders import FittedEncoder
+from gridmill.jobs.dataset.label_availability import with_label_clock
+from gridmill.jobs.dataset.labels import with_predictions
+from gridmill.jobs.dataset.prepare import register_functions, spread
+from gridmill.jobs.dataset.time_units import TIMES, Units, find_units
+from gridmill.jobs.duckdb_engine import Types
+from gridmill.jobs.expressions import types_of
+from gridmill.jobs.parquet import storage_errors
+from gridmill.online.features import FeatureRule, OnlineFeatures, OnlinePolicy
+from gridmill.online.plan import OnlinePlan, plan_online
+from gridmill.online.source_rows import SourceTable, open_sources, table_types
+from gridmill.online.view import MissingViewError
+
+FILE = "features.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineDefinition:
+    """The plan of the features, the rules of single features, the policy, and the encoders of the dataset in
+    the order in which they are applied. `units` are the time units of numeric columns of the tables."""
+
+    plan: OnlinePlan
+    rules: Mapping[str, FeatureRule] = field(default_factory=dict)
+    policy: OnlinePolicy = OnlinePolicy()
+    encoders: tuple[FittedEncoder, ...] = ()
+    units: Units = field(default_factory=dict)
+
+    def sources(self, root: Path, versions: Mapping[str, Artifact]) -> dict[str, SourceTable]:
+        """Return versions of the tables (by the names in the declaration of the dataset) below the storage
+        root, for `build_view` and `refresh_view`."""
+        return {
+            name: SourceTable(name=name, root=root, output=versions[name].output, units=self.units)
+            for name in self.plan.tables
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write the definition into the folder of the view. Raises StorageError."""
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            draft = folder / f".{FILE}"
+            draft.write_bytes(encode(self))
+            draft.replace(folder / FILE)
+
+
+def load_definition(folder: Path) -> OnlineDefinition:
+    """Read the definition from the folder of a view. Raises MissingViewError."""
+    try:
+        return decode((folder / FILE).read_bytes(), OnlineDefinition)
+    except (OSError, InputError) as error:
+        raise MissingViewError(f"the definition {folder / FILE} of a view cannot be read: {error}") from error
+
+
+def open_features(folder: Path, clock: Callable[[], float] = time) -> OnlineFeatures:
+    """Return the features of a service from the folder of its view. Raises MissingViewError if the folder has
+    no definition; a missing view is treated by the policy when a request arrives."""
+    made = load_definition(folder)
+    return OnlineFeatures(
+        folder, made.plan, rules=made.rules, policy=made.policy, encoders=made.encoders, clock=clock
+    )
+
+
+def define_online(
+    dataset: Artifact,
+    spec: DatasetSpec,
+    inputs: Mapping[str, Artifact],
+    root: Path,
+    *,
+    columns: Sequence[str] | None = None,
+    sent: Sequence[str] = (),
+    sequence: int | None = None,
+    rules: Mapping[str, FeatureRule] | None = None,
+    policy: OnlinePolicy | None = None,
+) -> OnlineDefinition:
+    """Return the definition of the features of a model.
+
+    `dataset` is the version on which the model was trained, `spec` is its declaration, and `inputs` are
+    versions of the tables that the declaration names. `columns` are the columns that the model reads, as they
+    are named in the dataset (default: all). Raises InputError that names each feature that cannot be computed
+    by key, StorageError.
+    """
+    predictions = {name: one.output for name, one in inputs.items() if one.kind == ArtifactKind.PREDICTION}
+    declared = with_predictions(spec, predictions)
+    clocked = with_label_clock(declared, inputs)
+    encoders = load_encoders(root / dataset.output.uri) if spec.encoders else ()
+    with open_sources(root) as engine:
+        types, units = _types(engine, declared, clocked, inputs, root, dataset)
+    plan = plan_online(
+        clocked, types, features=_before_encoding(columns, encoders), sent=sent, sequence=sequence
+    )
+    read = set(plan.features)
+    return OnlineDefinition(
+        plan=plan,
+        rules=dict(rules or {}),
+        policy=policy or OnlinePolicy(),
+        encoders=tuple(one for one in encoders if one.column in read),
+        units=units,
+    )
+
+
+def _types(
+    engine: duckdb.DuckDBPyConnection,
+    declared: DatasetSpec,
+    clocked: DatasetSpec,
+    inputs: Mapping[str, Artifact],
+    root: Path,
+    dataset: Artifact,
+) -> tuple[dict[str, Types], Units]:
+    """Return the columns of all tables, with times instead of numbers that are used as times, and the units
+    of these numbers."""
+    plain = {
+        name: SourceTable(name=name, root=root, output=one.output, units={}) for name, one in inputs.items()
+    }
+    types = dict(table_types(engine, plain))
+    before = dataset.output.details.get(TIMES) or {}
+    units = find_units(engine, declared, types, clocked=clocked, before=before)
+    if any(units.values()):
+        changed = {name: replace(one, units=units) for name, one in plain.items()}
+        types = dict(table_types(engine, changed))
+    if declared.sql is not None:
+        register_functions(engine, declared.sql)
+        text = declared.sql.strip().rstrip(";")
+        types[SQL_RESULT] = spread(text, types_of(engine, text)).types
+    return types, units
+
+
+def _before_encoding(columns: Sequence[str] | None, encoders: Sequence[FittedEncoder]) -> list[str] | None:
+    """Return the names of features before they are encoded."""
+    if columns is None:
+        return None
+    encoded = {name: one.column for one in encoders for name in one.made}
+    return list(dict.fromkeys(encoded.get(name, name) for name in columns))
