@@ -23,6 +23,7 @@ MODULES = {
     "models": "bench.models",
     "search": "bench.search",
     "swarm": "bench.swarm",
+    "serving": "bench.serving",
     "sizing-settings": "bench.resized",
     "sizing-examples": "bench.sizing examples",
     "sizing-published": "bench.sizing published",

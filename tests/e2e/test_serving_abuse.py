@@ -208,6 +208,23 @@ def test_a_replica_above_its_memory_limit_is_replaced_without_a_failed_request(t
         assert set(load.statuses) == {200}
 
 
+@pytest.mark.soak
+def test_the_memory_of_a_replica_does_not_grow_under_load(tmp_path):
+    order = order_of(linear_model(tmp_path / "m"))
+    with Service(tmp_path / "s", order) as service:
+
+        def resident() -> int:
+            return service.report().replicas[0].memory_bytes
+
+        with Load(service.report().port, {"rows": [row()] * 20}, clients=8) as load:
+            load.wait_for_more(20_000)
+            settled = resident()
+            load.wait_for_more(60_000)
+            assert resident() < settled * 1.05
+        assert load.failures == []
+        assert set(load.statuses) == {200}
+
+
 def test_a_service_with_a_certificate_answers_over_tls(tmp_path):
     pytest.importorskip("cryptography")
     certificate, key = _certificate(tmp_path)
