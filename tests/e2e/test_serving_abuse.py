@@ -184,7 +184,7 @@ def test_no_input_makes_the_server_fail(service, path, body, headers, packed):
 
 
 def test_a_replica_that_stops_responding_is_replaced_alone(tmp_path):
-    order = order_of(linear_model(tmp_path / "m"), replicas=2, hang_seconds=1.0)
+    order = order_of(linear_model(tmp_path / "m"), replicas=2, hang_seconds=8.0)
     with Service(tmp_path / "s", order) as service:
         stopped, other = sorted(service.ready_pids())
         os.kill(stopped, signal.SIGSTOP)
@@ -199,7 +199,7 @@ def test_a_replica_above_its_memory_limit_is_replaced_without_a_failed_request(t
     with Service(tmp_path / "s", order_of(model)) as service:
         needed = service.report().replicas[0].memory_bytes
         # the limit is just below what a replica needs, so that each replica is replaced when it is ready
-        limited = replace(service.order, generation=2, memory_bytes=int(needed * 0.95))
+        limited = replace(service.order, generation=2, memory_bytes=int(needed * 0.9))
         pids = service.ready_pids()
         with Load(service.report().port, BODY) as load:
             service.update(limited)

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import signal
 import sys
 from pathlib import Path
 
@@ -23,6 +24,8 @@ def main() -> None:
         handlers=[BoundedHandler()],
         format="%(asctime)s service: %(levelname)s %(message)s",
     )
+    # before the loop runs, a changed order needs no signal: the loop reads the order first
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         Parent(folder).run()
     except GridmillError as error:

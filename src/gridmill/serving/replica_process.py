@@ -125,7 +125,7 @@ def _start(
     descriptors = (listener.fileno(), beats)
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "gridmill.serving.replica"),
+            *(sys.executable, "-P", "-m", "gridmill.serving.replica"),
             *map(str, (*descriptors, number, os.getpid(), folder)),
         ],
         stdin=subprocess.PIPE,
