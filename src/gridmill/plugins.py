@@ -27,6 +27,7 @@ PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "dataset": ("pyarrow", "deltalake", "duckdb"),
     "training": ("numpy", "pyarrow.parquet", "safetensors", "onnx", "onnxruntime", "threadpoolctl"),
     "prediction": ("numpy", "pyarrow.parquet", "safetensors", "onnxruntime"),
+    "service": (),
     "command": (),
 }
 """The modules that the zygote (the process from which jobs are forked) imports when it starts, for each type

@@ -120,6 +120,11 @@ def complete_pipelines(context: typer.Context, incomplete: str) -> list[str]:
     return _starting(incomplete, _ask(context, _pipelines))
 
 
+def complete_services(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of services."""
+    return _starting(incomplete, _ask(context, _services))
+
+
 def complete_files(context: typer.Context, incomplete: str) -> list[str]:
     """Complete the names of pipeline files, folders and pipelines."""
     return _starting(incomplete, [*_files(incomplete), *_ask(context, _pipelines)])
@@ -162,6 +167,10 @@ def _runs(known: NameLookup) -> list[str]:
 
 def _pipelines(known: NameLookup) -> list[str]:
     return [pipeline.name for pipeline in known.listed(Noun.PIPELINE)]
+
+
+def _services(known: NameLookup) -> list[str]:
+    return [service.name for service in known.listed(Noun.SERVICE)]
 
 
 def _versions(known: NameLookup, noun: Noun, incomplete: str) -> Iterable[str]:

@@ -18,6 +18,7 @@ from gridmill.cli.farm_status import route_text, transfers_text
 from gridmill.cli.format import amounts, budget_use, in_use, moment, scalar
 from gridmill.cli.leases import show_lease
 from gridmill.cli.render import details
+from gridmill.cli.services import describe_service
 from gridmill.cli.session import emit, show
 from gridmill.cli.tables import COLOURS, FittedTable, table
 from gridmill.domain.amounts import show_bytes, show_period, show_seconds
@@ -36,6 +37,7 @@ from gridmill.domain.remarks import remarks_of
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Attempt
 from gridmill.domain.secret import SecretView
+from gridmill.domain.service import ServiceView
 from gridmill.domain.sink_status import rejects_line, rejects_of
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.sql_statement import Given, worded
@@ -153,6 +155,8 @@ def describe(noun: object) -> RenderableType:
             return Group(*_deployment(noun))
         case LeaseView():
             return show_lease(noun)
+        case ServiceView():
+            return Group(*describe_service(noun))
         case BackfillView():
             return show_backfill(noun)
         case ScheduleView():

@@ -13,6 +13,7 @@ from gridmill.cli.format import for_terminal, newest
 from gridmill.cli.session import Json, emit, print_error, session
 from gridmill.domain.job_log import LineAssembly, LogEntry, LogLine, last_lines, lines_of
 from gridmill.domain.run_failures import reason
+from gridmill.domain.service import run_name
 from gridmill.domain.states import JobState
 from gridmill.domain.views import JobView, RunView
 from gridmill.errors import NotFoundError
@@ -27,7 +28,7 @@ def logs(
         str,
         typer.Argument(
             metavar="RUN",
-            help="Name of a run, RUN/JOB, or name of a pipeline (its newest run).",
+            help="Name of a run, RUN/JOB, name of a pipeline (its newest run), or: service NAME.",
             autocompletion=complete_runs,
         ),
     ],
@@ -69,6 +70,8 @@ def logs(
     For an unchanged job, print the log of the run that made its version. With --json, print one entry per
     line. On a terminal, control characters are shown as text.
     """
+    if run == "service" and job is not None:
+        run, job = run_name(job), None
     if job is None and "/" in run:
         run, _, job = run.partition("/")
     with session(context, reading=not follow) as client:

@@ -29,6 +29,18 @@ from gridmill.cli.format import (
 )
 from gridmill.cli.leases import tell_leases
 from gridmill.cli.parameters import Adopt, File, Force, Set, read_set
+from gridmill.cli.services import (
+    Model,
+    OfProject,
+    OfService,
+    Port,
+    Replicas,
+    StartOptions,
+    WaitForService,
+    refuse_service_options,
+    start_service,
+    stop_service,
+)
 from gridmill.cli.session import (
     InterruptHandler,
     Json,
@@ -42,6 +54,7 @@ from gridmill.cli.up import down
 from gridmill.domain.amounts import show_bytes, show_number, show_seconds
 from gridmill.domain.comparison import best_models
 from gridmill.domain.metrics import headline
+from gridmill.domain.project import DEFAULT
 from gridmill.domain.remarks import remarks_of
 from gridmill.domain.run_failures import at_fault, failed_jobs, next_step, reason
 from gridmill.domain.states import JobState, RunState
@@ -147,6 +160,7 @@ class Startable(StrEnum):
     RUN = "run"
     SCHEDULE = "schedule"
     BACKFILL = "backfill"
+    SERVICE = "service"
 
 
 def run(
@@ -199,22 +213,41 @@ def start(
     context: typer.Context,
     noun: Annotated[
         Startable,
-        typer.Argument(metavar="NOUN", help="run, schedule or backfill.", show_default=False),
+        typer.Argument(metavar="NOUN", help="run, service, schedule or backfill.", show_default=False),
     ],
     what: Annotated[
         Path,
-        typer.Argument(metavar="FILE|NAME", help="Pipeline file, or name of a schedule.", show_default=False),
+        typer.Argument(
+            metavar="FILE|NAME", help="Pipeline file, or name of a service or a schedule.", show_default=False
+        ),
     ],
     set: Set = None,
     force: Force = False,
     only: Only = None,
     adopt: Adopt = False,
     detach: Detach = False,
+    model: Model = "",
+    replicas: Replicas = None,
+    resource: OfService = "",
+    port: Port = 0,
+    project: OfProject = "",
+    wait: WaitForService = True,
     json: Json = False,
 ) -> None:
-    """Start a run (as `gridmill run`), resume a paused schedule, or start a backfill (as `gridmill
-    backfill`).
+    """Start a run (as `gridmill run`), start a service, resume a paused schedule, or start a backfill (as
+    `gridmill backfill`).
+
+    A service serves a version of a model over HTTP until you stop it, also while the control node does not
+    run. If the version is an alias (`weather/lstm@champion`), the service follows the alias: when the alias
+    moves, the service serves the new version, without a failed request. Without --model, a stopped service
+    starts again. The options from --model on are options of a service.
     """
+    if noun == Startable.SERVICE:
+        options = StartOptions(
+            model=model, replicas=replicas or 1, resource=resource, port=port, project=project or DEFAULT
+        )
+        return start_service(context, str(what), options, wait=wait, as_json=json)
+    refuse_service_options(model=model, replicas=replicas, resource=resource, port=port, project=project)
     if noun == Startable.BACKFILL:
         raise InputError("`start` has no options of a backfill", hint=f"gridmill start backfill {what} ...")
     if noun == Startable.RUN:
@@ -245,7 +278,7 @@ def stop(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[run] RUN [JOB] | schedule NAME | backfill NAME | lease LEASE",
+            metavar="[run] RUN [JOB] | service NAME | schedule NAME | backfill NAME | lease LEASE",
             show_default=False,
             autocompletion=complete_jobs,
         ),
@@ -255,7 +288,7 @@ def stop(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Stop a run or one of its jobs, pause a schedule, stop a backfill, or end a rented machine.
+    """Stop a run or one of its jobs, a service or a backfill, pause a schedule, or end a rented machine.
 
     If the run has ended already, the command succeeds. Without a name, the command stops the control node
     (see `gridmill down`).
@@ -268,6 +301,8 @@ def stop(
         return stop_backfill(context, words[1], json)
     if words[0] == Startable.SCHEDULE and len(words) == 2:
         return _pause(context, words[1], json)
+    if words[0] == Startable.SERVICE and len(words) == 2:
+        return stop_service(context, words[1], json)
     if words[0] == Noun.LEASE and len(words) == 2:
         return _stop_lease(context, words[1], json)
     names = words[1:] if words[0] == "run" else words

@@ -100,6 +100,10 @@ TIMES: Mapping[str, frozenset[str]] = {
     "ScheduleView": frozenset({"next"}),
     "Secret": frozenset({"created", "changed"}),
     "SecretView": frozenset({"created", "changed"}),
+    "Service": frozenset({"created", "started", "changed", "ended"}),
+    "ServiceReport": frozenset({"started_at", "written_at", "last_failure_at"}),
+    "ServiceView": frozenset({"since"}),
+    "ReplicaReport": frozenset({"started_at", "ready_at", "last_failure_at"}),
     "TenantView": frozenset({"added", "last_contact"}),
     "PartReport": frozenset({"began", "ended"}),
 }

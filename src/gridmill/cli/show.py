@@ -34,6 +34,8 @@ from gridmill.cli.images import list_images
 from gridmill.cli.leases import HEAD as LEASES
 from gridmill.cli.leases import lease_row
 from gridmill.cli.render import run_table
+from gridmill.cli.services import HEAD as SERVICES
+from gridmill.cli.services import service_row
 from gridmill.cli.session import Json, console, emit, session, show_table
 from gridmill.cli.session import show as show_text
 from gridmill.cli.tables import FittedTable, table
@@ -486,6 +488,7 @@ _TABLES: Mapping[Noun, _Table] = {
     Noun.RESOURCE: (("resource", "type", "site", "asked for", "keep", "jobs"), _resource_row),
     Noun.PROJECT: (("project", "share", "used", "CPUs", "memory", "GPUs", "rented this month"), _project_row),
     Noun.CLOUDPROVIDER: (PROVIDERS, provider_row),
+    Noun.SERVICE: (SERVICES, service_row),
     Noun.SITE: (
         ("site", "kind", "nodes", "largest node"),
         _site_row,

@@ -19,6 +19,7 @@ from gridmill.control.ticks.observe import observe
 from gridmill.control.ticks.receive import receive
 from gridmill.control.ticks.rent import rent, show_heartbeat
 from gridmill.control.ticks.schedules import keep_schedules
+from gridmill.control.ticks.services import keep_services
 from gridmill.control.ticks.tear_down import discard, reap, reap_now
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
@@ -69,6 +70,7 @@ class ControlNode:
         self._has_loaded = False
         self._doubted: tuple[float, int] | None = None
         control.ledger.listeners.append(self._notify_waiters)
+        control.ledger.followers.append(control.names.note)
 
     def tick(self) -> float:
         """Do all work that is possible now. The method returns the number of seconds until more work may be
@@ -88,6 +90,7 @@ class ControlNode:
                 receive(starting, control.bring_ups)
                 observe(control)
                 advance(control)
+                keep_services(control)
                 until_due = min(
                     keep_schedules(control), keep_backfills(control), reconsider_sites(control.job_moves)
                 )
@@ -156,6 +159,7 @@ class ControlNode:
         control.ledger.load()
         control.counters.raise_to(control.ledger.store.counters())
         control.clear_caches()
+        control.names.look_again()
         self._greet_again()
         snapshot = control.ledger.snapshot
         now = control.timeline.now()
@@ -321,6 +325,11 @@ class ControlNode:
         """Whether a lease is open, so that a machine or another resource may exist at a provider. A control
         node that ends earlier leaves the machine to its own timer."""
         return bool(self.control.ledger.snapshot.leases)
+
+    @property
+    def runs_services(self) -> bool:
+        """Whether a service is meant to run, so that its alias has to be followed."""
+        return any(one.is_meant_to_run for one in self.control.ledger.snapshot.services.values())
 
     def return_machines(self, seconds: float) -> None:
         """Return the rented machines on which no job runs, and wait for their end, but at most for

@@ -14,6 +14,7 @@ from gridmill.control.state import Catalog
 from gridmill.control.steps.damage import may_have_lost_versions
 from gridmill.control.steps.lineage import names_of, users_of
 from gridmill.control.steps.references import aliases_of, fetch_artifact, versions_of
+from gridmill.control.steps.services import users_of_version
 from gridmill.domain.artifact import Artifact, ArtifactKind, split_reference
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import dataclass
@@ -65,6 +66,7 @@ def plan_removal(
         ),
         used_by=tuple(one.id for one in users_of(catalog.ledger, ids) if one.id not in ids) if ids else (),
         running=tuple(dict.fromkeys(running(catalog.ledger, name))) if ids else (),
+        services=users_of_version(catalog.ledger, frozenset(ids)),
         already_removed=not existing,
     )
     return plan, wanted
@@ -99,13 +101,19 @@ def running(ledger: Ledger, name: str) -> Iterator[str]:
 
 
 def check_removal(plan: RemovalPreview, *, force: bool) -> None:
-    """Raise ConflictError if a run may be using the version. Without `force`, the function also raises
-    ConflictError if an alias refers to the version or if another version was made from it."""
+    """Raise ConflictError if a run or a service may be using the version. Without `force`, the function also
+    raises ConflictError if an alias refers to the version or if another version was made from it."""
     what = plan.versions[0] if len(plan.versions) == 1 else f"{plan.versions[-1]} ... {plan.versions[0]}"
     if plan.running:
         raise ConflictError(
             f"run {plan.running[0]} may be using {what}",
             hint=f"Wait until it ends, or stop it: `gridmill stop {plan.running[0]}`.",
+        )
+    if plan.services:
+        raise ConflictError(
+            f"service {plan.services[0]!r} serves {what}, or can return to it",
+            hint=f"Serve another version: gridmill update service {plan.services[0]} --model MODEL; or stop "
+            f"the service: gridmill stop service {plan.services[0]}.",
         )
     if plan.aliases and not force:
         raise ConflictError(
@@ -166,11 +174,12 @@ def read_records(ledger: Ledger) -> GarbageSnapshot:
 
 
 def old_versions(catalog: Catalog, records: GarbageSnapshot, now: float) -> tuple[Artifact, ...]:
-    """Return the versions that exceed the retention of their jobs and that no other version or alias
-    needs."""
+    """Return the versions that exceed the retention of their jobs and that no other version, alias
+    or service needs."""
     wanted = _retentions(catalog, {one.name for one in records.artifacts})
     existing = [one for one in records.artifacts if not one.removed]
-    stay = (one.id for one in existing if one.name in wanted and names_of(catalog, one))
+    served = {name for one in catalog.ledger.snapshot.services.values() for name in one.versions}
+    stay = (one.id for one in existing if one.name in wanted and (one.id in served or names_of(catalog, one)))
     busy = {name for name in wanted if any(running(catalog.ledger, name))}
     idle = {name: limits for name, limits in wanted.items() if name not in busy}
     return beyond(existing, idle, now, frozenset(stay))

@@ -4,7 +4,7 @@ interfaces to sites and pods, and values that are lost at a restart."""
 import hashlib
 import hmac
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import field
 from typing import Any, Generic, TypeVar
@@ -14,7 +14,7 @@ from gridmill.control.counters import Counters
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.renting_state import Rentals
 from gridmill.control.secret_values import StoredSecrets
-from gridmill.domain.artifact import Artifact
+from gridmill.domain.artifact import Alias, Artifact
 from gridmill.domain.farm_protocol import FarmStatus
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.provenance import CodeFile, CodeList, Provenance
@@ -31,6 +31,7 @@ from gridmill.ports.link import LinkServer
 from gridmill.ports.secrets import NoVault, Vault
 from gridmill.ports.site import SitePort
 from gridmill.ports.storage import FileStat, Storage
+from gridmill.ports.store import Noun
 
 T = TypeVar("T")
 
@@ -454,6 +455,23 @@ class BackgroundReads:
 
 
 @dataclass(slots=True, kw_only=True)
+class FollowedNames:
+    """Whether an alias may name another version than at the last look. It is true at first, because aliases
+    may have moved while no control node ran."""
+
+    may_have_moved: bool = True
+
+    def look_again(self) -> None:
+        """Let the next tick read the aliases that services follow."""
+        self.may_have_moved = True
+
+    def note(self, nouns: Collection[Noun], deleted: Collection[tuple[type[Any], str]]) -> None:
+        """Take note of the records of a commit."""
+        if any(isinstance(one, Alias | Artifact) for one in nouns) or any(key[0] is Alias for key in deleted):
+            self.may_have_moved = True
+
+
+@dataclass(slots=True, kw_only=True)
 class Control:
     """The whole state of a control node, divided into parts: its interfaces to the store, sites and pods,
     and values that are lost at a restart. Each step receives only the parts of the state that it needs. Only
@@ -494,6 +512,7 @@ class Control:
     early: EarlyTurns = field(default_factory=EarlyTurns)
     vault: Vault = field(default_factory=NoVault)
     alarms: ScheduleTimers | None = None
+    names: FollowedNames = field(default_factory=FollowedNames)
 
     @property
     def endings(self) -> Endings:

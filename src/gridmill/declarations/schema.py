@@ -50,7 +50,7 @@ record."""
 
 NOT_WRITTEN: Mapping[type, set[str]] = {
     Pipeline: {"folder", "host", "bundle", "commit", "written", "awaits", "applied", "data"},
-    Job: {"parameters"},
+    Job: {"parameters", "service"},
     SqlSource: {"parameters"},
     Resource: {"default"},
     Site: {"nodes", "past", "route", "market"},

@@ -21,6 +21,7 @@ from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobKind, JobSize
 from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.service_spec import ServiceSpec
 from gridmill.domain.training import LARGEST_BATCH, ModelKind, TrainingSpec
 
 COLUMNS = 12
@@ -85,6 +86,8 @@ TRAINING: dict[ModelKind, Footprint] = {
     ModelKind.ENSEMBLE: Footprint(base_bytes=_SKLEARN, cell_bytes=48, floor_bytes=_SKLEARN + 56 * MIB),
     ModelKind.NAIVE: Footprint(base_bytes=_DUCKDB, cell_bytes=24, floor_bytes=_DUCKDB + 42 * MIB),
 }
+REPLICA_BYTES = 192 * MIB
+"""The assumed memory of one replica of a service with its model."""
 KINDS: dict[JobKind, Footprint] = {
     # A sink streams its data: only wide batches make it large.
     JobKind.SINK: Footprint(
@@ -96,6 +99,8 @@ KINDS: dict[JobKind, Footprint] = {
     ),
     JobKind.TRAINING: TRAINING[ModelKind.LSTM],
     JobKind.PREDICTION: Footprint(base_bytes=_INFERENCE, cell_bytes=0, floor_bytes=_INFERENCE + 204 * MIB),
+    # the parent process; `memory_of` adds the replicas
+    JobKind.SERVICE: Footprint(base_bytes=64 * MIB, cell_bytes=0, floor_bytes=256 * MIB),
     # The next attempt of a command may need far more memory: its floor is far above the memory of an idle
     # shell.
     JobKind.COMMAND: Footprint(base_bytes=0, cell_bytes=0, floor_bytes=256 * MIB, unknown_bytes=512 * MIB),
@@ -124,12 +129,20 @@ def memory_of(job: Job, size: JobSize, workers: int) -> int:
         return footprint.base_bytes + workers * each
     if isinstance(spec, PredictionSpec):
         return footprint.base_bytes + swarm_bytes(size, workers)
+    if isinstance(spec, ServiceSpec):
+        return footprint.base_bytes + service_bytes(spec.replicas)
     if isinstance(spec, DatasetSpec):
         return footprint.base_bytes + _dataset_bytes(spec, footprint, size)
     if isinstance(spec, CommandSpec) and job.rows is not None:
         declared = job.rows * (size.columns or COLUMNS) * COMMAND_CELL_BYTES
         return max(footprint.unknown_bytes, declared)
     return footprint.base_bytes + extra + data_bytes(footprint, size)
+
+
+def service_bytes(replicas: int) -> int:
+    """Return the memory of the replicas of a service. It includes one more replica, because during an update
+    the first replica of the new version starts before a replica of the old version ends."""
+    return (replicas + 1) * REPLICA_BYTES
 
 
 def _dataset_bytes(spec: DatasetSpec, footprint: Footprint, size: JobSize) -> int:

@@ -20,6 +20,7 @@ from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.retention import Retention
 from gridmill.domain.schedule import ScheduleSpec
 from gridmill.domain.secret import names_in
+from gridmill.domain.service_spec import ServiceSpec
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.sql_statement import Given
 from gridmill.domain.training import CHECKPOINTED, ModelKind, TrainingSpec
@@ -52,17 +53,18 @@ class JobKind(StrEnum):
     DATASET = "dataset"
     TRAINING = "training"
     PREDICTION = "prediction"
+    SERVICE = "service"
     COMMAND = "command"
 
 
 _SPECS = attrgetter(*map(str, JobKind))
 _KIND_OF: dict[tuple[bool, ...], JobKind] = {tuple(one is kind for one in JobKind): kind for kind in JobKind}
 """The kind of a job follows from the field that the job sets: exactly one of `sink`, `dataset`, `training`,
-`prediction` and `command`."""
+`prediction`, `service` and `command`."""
 _PLACE_OF = {kind: place for place, kind in enumerate(JobKind)}
 
 
-Spec: TypeAlias = SinkSpec | DatasetSpec | TrainingSpec | PredictionSpec | CommandSpec
+Spec: TypeAlias = SinkSpec | DatasetSpec | TrainingSpec | PredictionSpec | ServiceSpec | CommandSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,7 @@ class JobSize:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The declaration of a job of a pipeline. Exactly one of `sink`, `dataset`, `training`, `prediction`,
-    `command` is set.
+    `command` is set. (The job of a service sets `service` instead; pipeline files do not contain such jobs.)
 
     `needs` names the jobs that must end before this job starts. A command can also name a result of another
     pipeline in its `needs`, such as `other/job`, `other/job@3` or `other/job@prod`. The command reads the
@@ -156,6 +158,7 @@ class Job:
     dataset: DatasetSpec | None = None
     training: TrainingSpec | None = None
     prediction: PredictionSpec | None = None
+    service: ServiceSpec | None = None
     command: CommandSpec | None = None
     matrix: Mapping[str, Given] = field(default_factory=dict)
     parameters: Mapping[str, Given] = field(default_factory=dict)
@@ -182,15 +185,16 @@ class Job:
     def kind(self) -> JobKind:
         """The kind of the job, which is the one kind whose spec is set. Raises InputError if the spec of no
         kind or of several kinds is set."""
-        sink, dataset, training, prediction, command = _SPECS(self)
+        sink, dataset, training, prediction, service, command = _SPECS(self)
         # compared first, because most jobs are commands
-        if command is not None and sink is dataset is training is prediction is None:
+        if command is not None and sink is dataset is training is prediction is service is None:
             return JobKind.COMMAND
         are_set = (
             sink is not None,
             dataset is not None,
             training is not None,
             prediction is not None,
+            service is not None,
             command is not None,
         )
         kind = _KIND_OF.get(are_set)
@@ -205,9 +209,9 @@ class Job:
     @property
     def spec(self) -> Spec:
         """The declaration of the one kind of job that is set."""
-        sink, dataset, training, prediction, command = specs = _SPECS(self)
+        sink, dataset, training, prediction, service, command = specs = _SPECS(self)
         # compared first, because most jobs are commands
-        if command is not None and sink is dataset is training is prediction is None:
+        if command is not None and sink is dataset is training is prediction is service is None:
             one: Spec = command
         else:
             one = specs[_PLACE_OF[self.kind]]
@@ -234,6 +238,8 @@ class Job:
         """Return the reason why a run never restores an earlier version of the job, whatever its inputs are;
         empty if a run may restore an earlier version. `scheduled` is true for a run that a schedule
         starts."""
+        if self.service is not None:
+            return "a service runs until it is stopped"
         if self.each is not None:
             return "a command with `each` executes in every run"
         if self.when != When.SUCCESS:

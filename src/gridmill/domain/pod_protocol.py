@@ -28,6 +28,7 @@ from gridmill.domain.gang import Gang
 from gridmill.domain.job import Job, JobSize
 from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.route import AttemptTransfers, Staging
+from gridmill.domain.serving import ServiceOrder
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.usage import ParallelTiming
 from gridmill.errors import InputError
@@ -47,6 +48,8 @@ class EventType(StrEnum):
     itself begins."""
     METRIC = "metric"
     """An attempt reported a metric. The body is {name, value, step}."""
+    REPORT = "report"
+    """The process of a service wrote another report. The body is {report}, see ServiceReport."""
     ENDED = "ended"
     """An attempt has ended. The body is {outcome}, see AttemptOutcome. This event is always the attempt's
     last event."""
@@ -130,12 +133,15 @@ class PartReport:
     use: MeasuredUse
 
 
-PROTOCOL = 3
+PROTOCOL = 4
 """The version of the protocol that pods of this Gridmill use. Since version 2 of the protocol, a long log
-text is compressed. Since version 3, a pod asks for the values of secrets."""
+text is compressed. Since version 3, a pod asks for the values of secrets. Since version 4, a pod runs
+services."""
 SECRETS_PROTOCOL = 3
 """The first version of the protocol in which a pod asks for the values of secrets."""
-ACCEPTED_PROTOCOLS = (2, PROTOCOL)
+SERVICES_PROTOCOL = 4
+"""The first version of the protocol in which a pod runs services."""
+ACCEPTED_PROTOCOLS = (2, 3, PROTOCOL)
 """The versions of the protocol that a control node accepts, so that pods that started before an upgrade can
 continue."""
 
@@ -158,7 +164,8 @@ class AttemptOrder:
     the folders that the order names. `staging` describes how the data of the attempt is transferred to a
     farm. `failed` has the names of the jobs that failed earlier, for a job that also runs after failures.
     `contents_uri` is the file in which the attempt lists the files of its output (`model.stored`); empty if
-    the attempt writes no list.
+    the attempt writes no list. `service` is the first order for the process of a service; None for all other
+    jobs.
     """
 
     attempt_id: str
@@ -187,6 +194,7 @@ class AttemptOrder:
     staging: Staging = Staging.DIRECT
     contents_uri: str = ""
     failed: tuple[str, ...] = ()
+    service: ServiceOrder | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +319,16 @@ def secret_context(attempt_id: str, token: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceUpdate:
+    """The newest order for the process of a service. The pod stores it beside the attempt, unless it already
+    has an order with this generation or a later one. The control node sends the message after each change,
+    and after each Hello of the pod."""
+
+    attempt_id: str
+    order: ServiceOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     """End an attempt: all its processes receive SIGTERM, and SIGKILL after `grace_seconds`."""
 
@@ -334,13 +352,13 @@ class Goodbye:
 
 
 FromPod: TypeAlias = Hello | Events | SecretRequest | Heartbeat
-ToPod: TypeAlias = Welcome | Start | SecretValues | Stop | Ack | Goodbye | Heartbeat
+ToPod: TypeAlias = Welcome | Start | SecretValues | ServiceUpdate | Stop | Ack | Goodbye | Heartbeat
 Message: TypeAlias = FromPod | ToPod
 
 MESSAGES: Mapping[str, type[Any]] = {
     kind.__name__.lower(): kind
     for kind in (
         *(Hello, Events, SecretRequest, Heartbeat),
-        *(Welcome, Start, SecretValues, Stop, Ack, Goodbye),
+        *(Welcome, Start, SecretValues, ServiceUpdate, Stop, Ack, Goodbye),
     )
 }

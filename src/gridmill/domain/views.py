@@ -111,15 +111,16 @@ class VersionView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalPreview:
     """The effects of removing `versions`, and the facts that prevent the removal: the `aliases` of these
-    versions, other versions that were made from these versions (`used_by`), and the active runs that may use
-    these versions (`running`). `already_removed` means that the content of all these versions was removed
-    earlier."""
+    versions, other versions that were made from these versions (`used_by`), the active runs that may use
+    these versions (`running`), and the services that serve these versions or can return to them
+    (`services`). `already_removed` means that the content of all these versions was removed earlier."""
 
     versions: tuple[str, ...]
     size_bytes: int = 0
     aliases: tuple[str, ...] = ()
     used_by: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
+    services: tuple[str, ...] = ()
     already_removed: bool = False
 
 

@@ -45,8 +45,8 @@ class NodeProcess:
         )
         self._attendance = attend(self._node, stays=False, warn=self._warn)
         self._release_hold: Callable[[], None] | None = None
-        self._node.node.watchers.append(self._stay_while_renting)
-        self._stay_while_renting()
+        self._node.node.watchers.append(self._stay_while_needed)
+        self._stay_while_needed()
         self._server = CallServer(
             settings.home / SOCKET,
             self._node.grid,
@@ -67,13 +67,14 @@ class NodeProcess:
         self._server.close()
         self._node.close(tear_down=self._tear_down)
 
-    def _stay_while_renting(self) -> None:
-        """Keeps this process running without clients while machines are rented, so that no machine is
-        left."""
-        rents, attendance = self._node.node.rents_machines, self._attendance
-        if attendance is not None and rents and self._release_hold is None:
+    def _stay_while_needed(self) -> None:
+        """Keeps this process running without clients while machines are rented, so that no machine is left,
+        and while services run."""
+        node, attendance = self._node.node, self._attendance
+        is_needed = node.rents_machines or node.runs_services
+        if attendance is not None and is_needed and self._release_hold is None:
             self._release_hold = attendance.stay()
-        elif not rents and self._release_hold is not None:
+        elif not is_needed and self._release_hold is not None:
             self._release_hold()
             self._release_hold = None
 

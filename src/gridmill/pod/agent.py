@@ -26,6 +26,7 @@ from gridmill.domain.pod_protocol import (
     PodOrder,
     SecretRequest,
     SecretValues,
+    ServiceUpdate,
     Start,
     Stop,
     ToPod,
@@ -266,10 +267,14 @@ class Agent:
 
     def _make_zygote_client(self) -> ZygoteClient | None:
         """Makes the client of the zygote, the process from which the pod forks jobs. Returns None for pods
-        that run commands or have GPUs, on macOS (its libraries do not survive a fork), and if the zygote is
-        switched off."""
+        that run commands or services or have GPUs, on macOS (its libraries do not survive a fork), and if the
+        zygote is switched off."""
         order = self._order
-        unwanted = order.type == JobKind.COMMAND or order.capacity.gpus or not self._settings.zygote
+        unwanted = (
+            order.type in (JobKind.COMMAND, JobKind.SERVICE)
+            or order.capacity.gpus
+            or not self._settings.zygote
+        )
         if unwanted or sys.platform != "linux":
             return None
         environment = {**os.environ, "GRIDMILL_POD": str(self._folder.path)}
@@ -466,6 +471,8 @@ class Agent:
                     self._supervisor.start(order, environment)
                 case SecretValues():
                     self._start_with_values(message)
+                case ServiceUpdate():
+                    self._supervisor.update_service(message.attempt_id, message.order)
                 case Stop():
                     self._secret_requests.drop(message.attempt_id)
                     self._supervisor.stop(message.attempt_id, message.reason, message.grace_seconds)

@@ -27,6 +27,7 @@ from gridmill.pod.limits import AttemptMeter
 from gridmill.pod.outcome import was_terminated
 from gridmill.pod.outputs import OutputCollection
 from gridmill.pod.prefork import PreforkedProcess
+from gridmill.pod.service_files import ServiceFiles
 from gridmill.pod.small_spares import SmallSpare
 
 FLUSH_SECONDS = 0.02
@@ -265,6 +266,7 @@ class Attempt:
     secrets: Mapping[str, str] = field(default_factory=dict)
     masking: Masking | None = None
     collection: OutputCollection | None = None
+    service: ServiceFiles | None = None
 
     def begin(self, now: float) -> None:
         """Records that the process of the attempt has started. The run time and the timeout of the attempt
@@ -307,7 +309,14 @@ class Attempt:
         """Returns the monotonic time in seconds at which the attempt must be handled next."""
         if self.stage == AttemptStage.ENDING:
             return self.look_again
-        times = (self.deadline, self.kill_at, self.meter.due if self.pid else None, self.reader.due)
+        report_due = self.service.due if self.service is not None else None
+        times = (
+            self.deadline,
+            self.kill_at,
+            self.meter.due if self.pid else None,
+            self.reader.due,
+            report_due,
+        )
         return min((time for time in times if time is not None), default=float("inf"))
 
 

@@ -239,9 +239,14 @@ class ProcessStarter:
             argv = [sys.executable, "-P", "-m", "gridmill.jobs.main", launch.folder]
             os.execve(sys.executable, argv, os.environ)
 
+        def served() -> NoReturn:
+            work = f"{launch.folder}/work"
+            os.chdir(work)
+            os.execve(sys.executable, [sys.executable, "-P", "-m", "gridmill.serving", work], os.environ)
+
         if order.job.kind == JobKind.COMMAND:
             return lambda: become_command(launch, self._folder.home)
-        return built_in
+        return served if order.job.kind == JobKind.SERVICE else built_in
 
 
 def _without_ranks(environment: Mapping[str, str]) -> dict[str, str]:
@@ -271,6 +276,10 @@ def _imports(order: AttemptOrder) -> tuple[str, ...]:
 
 
 def _may_be_warm(order: AttemptOrder) -> bool:
-    """Returns whether the zygote may fork the job. Commands, jobs that run the code of a project, and jobs
-    with GPUs are executed as new programs, because GPU libraries must not start in a forked process."""
-    return order.job.kind != JobKind.COMMAND and not order.given.gpus and not runs_foreign_code(order)
+    """Returns whether the zygote may fork the job. Commands, services, jobs that run the code of a project, and
+    jobs with GPUs are executed as new programs, because GPU libraries must not start in a forked process."""
+    return (
+        order.job.kind not in (JobKind.COMMAND, JobKind.SERVICE)
+        and not order.given.gpus
+        and not runs_foreign_code(order)
+    )

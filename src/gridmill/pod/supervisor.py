@@ -15,6 +15,7 @@ from gridmill.domain.job import JobKind
 from gridmill.domain.masking import Masking
 from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, EventType
 from gridmill.domain.resource import MeasuredUse
+from gridmill.domain.serving import ServiceOrder
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError
@@ -41,6 +42,7 @@ from gridmill.pod.network import is_free
 from gridmill.pod.outcome import AttemptEnding, judge, port_in_use, was_terminated
 from gridmill.pod.outputs import OutputCollection, left_by
 from gridmill.pod.prefork import PreforkedProcess
+from gridmill.pod.service_files import ServiceFiles
 from gridmill.pod.small_spares import SmallSpare
 from gridmill.pod.start import ProcessStarter
 
@@ -136,6 +138,9 @@ class Supervisor:
             if not self._starter.is_simple(order):
                 write_order(folder, order)
             attempt = self._open(order, now, environment, secrets or {})
+            if order.service is not None:
+                attempt.service = ServiceFiles(folder / "work", now)
+                attempt.service.write(order.service)
         except FileExistsError:
             self._refuse(order, Cause.INTERNAL, f"attempt {attempt_id} was started before")
         except OSError as error:
@@ -254,6 +259,14 @@ class Supervisor:
         if attempt is not None:
             attempt.reader.end(time.monotonic())
             self._launch(attempt, warm=False)
+
+    def update_service(self, attempt_id: str, order: ServiceOrder) -> None:
+        """Writes the newest order of a service for its process. If the disk is full, the order is written
+        after the next Hello. An unknown attempt is ignored."""
+        attempt = self._live.get(attempt_id)
+        if attempt is not None and attempt.service is not None:
+            with contextlib.suppress(OSError):
+                attempt.service.write(order)
 
     def stop(self, attempt_id: str, reason: str, grace_seconds: float) -> None:
         """Ends an attempt. If the attempt is unknown, the supervisor reports its end and refuses a later
@@ -517,7 +530,15 @@ class Supervisor:
                 self._try_to_end(attempt, now)
             else:
                 attempt.reader.tick(now)
+                self._send_report(attempt, now)
                 self._enforce(attempt, now)
+
+    def _send_report(self, attempt: Attempt, now: float) -> None:
+        """Sends the report of a service if it has changed."""
+        if attempt.service is not None and attempt.service.due <= now:
+            report = attempt.service.look(now)
+            if report is not None:
+                self._emitter(attempt.order)(EventType.REPORT, {"report": report})
 
     def _watch_disk(self, now: float) -> None:
         """Ends attempts that write too much, and notifies each running attempt once that a disk has too

@@ -42,6 +42,7 @@ from gridmill.domain.views import (
 )
 from gridmill.ports.pages import PAGE_ITEMS, Page
 from gridmill.ports.rentals import CloudAccounts, MachineImages, Renting
+from gridmill.ports.services import Services
 
 
 class Schedules(Protocol):
@@ -362,6 +363,7 @@ class Grid(
     Renting,
     CloudAccounts,
     MachineImages,
+    Services,
     Advising,
     Sharing,
     SecretVerbs,

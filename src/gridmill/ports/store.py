@@ -22,6 +22,7 @@ from gridmill.domain.resource import Measurement, Resource
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.secret import Secret
+from gridmill.domain.service import Service
 from gridmill.domain.sink_overrides import Alterations
 from gridmill.domain.site import Site
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
@@ -31,6 +32,7 @@ Noun: TypeAlias = (
     Site
     | Resource
     | Project
+    | Service
     | Pipeline
     | Schedule
     | Backfill
@@ -146,8 +148,8 @@ class Store(Protocol):
         """Return the record with this key (see `key_of`), or None if there is no such record."""
 
     def live(self) -> Iterable[Record]:
-        """Return all records that the control node holds in memory: all sites, resources, schedules and
-        backfills; chunks that are not done; deployments that are not GONE; leases that are not CLOSED;
+        """Return all records that the control node holds in memory: all sites, resources, schedules,
+        backfills and services; chunks that are not done; deployments that are not GONE; leases that are not CLOSED;
         unfinished runs with all their JobRuns; and placed or running attempts. The records are in the order
         in which they were first written."""
 
@@ -296,5 +298,5 @@ def is_live(noun: Noun) -> bool:
             return False
         case Secret():
             return False
-        case Site() | Resource() | Project() | Schedule() | Backfill():
+        case Site() | Resource() | Project() | Schedule() | Backfill() | Service():
             return True

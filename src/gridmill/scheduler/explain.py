@@ -23,6 +23,7 @@ _DOING = {
     JobKind.DATASET: "is building",
     JobKind.TRAINING: "is training",
     JobKind.PREDICTION: "is writing",
+    JobKind.SERVICE: "is serving",
     JobKind.COMMAND: "is running",
 }
 

@@ -28,6 +28,8 @@ of memory. After more lost attempts, the job itself may be the cause."""
 MOST_TAKEN = 50
 """The number of interruptions of one job by the end of rented machines that are not counted as losses."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 1.0, 60.0
+SERVED_SECONDS = 600.0
+"""After an attempt of a service that ran for this time, the backoff begins again with its first value."""
 FIRST_SHORTAGE_SECONDS, LONGEST_SHORTAGE_SECONDS = 5.0, 300.0
 """The first and the longest waiting time after a machine ran out of memory, in seconds. Other programs on
 the machine have to release memory before the job is tried again."""
@@ -69,6 +71,8 @@ def _settled(job_run: JobRun, attempt: Attempt, now: float, most: _MemoryBound) 
         return replace(job_run, state=JobState.SUCCEEDED, ended=now, message="")
     if attempt.stop_requested:
         return replace(job_run, state=JobState.STOPPED, ended=now, message="stopped")
+    if job_run.job.service is not None:
+        return _after_end_of_service(job_run, attempt, now, most)
     if attempt.interrupted is not None:
         return _after_interruption(job_run, attempt, attempt.interrupted, now)
     if attempt.state in (AttemptState.LOST, AttemptState.STOPPED):
@@ -81,6 +85,19 @@ def _settled(job_run: JobRun, attempt: Attempt, now: float, most: _MemoryBound) 
     if attempt.cause is Cause.INPUT:
         return _failed(job_run, now, _reason(attempt))
     return _after_failure(job_run, attempt, now)
+
+
+def _after_end_of_service(job_run: JobRun, attempt: Attempt, now: float, most: _MemoryBound) -> JobRun:
+    """Return the job of a service after its attempt ended although nobody stopped the service. The job always
+    gets another attempt. The backoff begins again if the attempt ran for a long time."""
+    served = attempt.started is not None and now - attempt.started >= SERVED_SECONDS
+    failures = 1 if served else job_run.failures + 1
+    failed = replace(job_run, failures=failures)
+    if attempt.cause is Cause.MEMORY:
+        larger = after_memory_kill(job_run.sizing, attempt.given.memory_bytes, most.memory_bytes, GROWTH)
+        failed = replace(failed, sizing=larger, memory_kills=job_run.memory_kills + 1)
+    what = f"attempt {job_run.attempts} of the service ended: {_reason(attempt)}"
+    return _again(failed, now, backoff_seconds(failures), what)
 
 
 def _after_interruption(job_run: JobRun, attempt: Attempt, why: Preemption, now: float) -> JobRun:

@@ -14,6 +14,7 @@ from gridmill.domain.project import Project
 from gridmill.domain.resource import Measurement, Resource, default_resource
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.schedule import Schedule
+from gridmill.domain.service import Service
 from gridmill.domain.site import Site
 from gridmill.scheduler.capacity_index import CapacityIndex
 from gridmill.scheduler.history import MeasurementHistory
@@ -51,6 +52,7 @@ class Snapshot:
         self.chunks: dict[str, Chunk] = {}
         self.projects: dict[str, Project] = {}
         self.leases: dict[str, Lease] = {}
+        self.services: dict[str, Service] = {}
         self.sites = self.places.sites
         self.deployments = self.places.deployments
         self.attempts = self.places.attempts
@@ -68,6 +70,7 @@ class Snapshot:
             Schedule: self.schedules,
             Backfill: self.backfills,
             Chunk: self.chunks,
+            Service: self.services,
         }
         for noun in nouns:
             self.put(noun)
@@ -102,6 +105,8 @@ class Snapshot:
                 self.chunks[noun.id] = noun
             case Chunk():
                 self.chunks.pop(noun.id, None)
+            case Service():
+                self.services[noun.name] = noun
             case Measurement():
                 self.history.add(noun)
 
@@ -129,6 +134,8 @@ class Snapshot:
             self.backfills.pop(key, None)
         elif kind is Chunk:
             self.chunks.pop(key, None)
+        elif kind is Service:
+            self.services.pop(key, None)
 
     def find(self, kind: type[Any], key: str) -> object | None:
         """Return the record of that class with that key. The result is None if the record is not live."""

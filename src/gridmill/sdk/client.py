@@ -43,6 +43,7 @@ from gridmill.sdk.lookup import Noun, find_noun, read_noun
 from gridmill.sdk.notebook import register
 from gridmill.sdk.project import is_name, read_file, upload_code, words
 from gridmill.sdk.runs import RunVerbs
+from gridmill.sdk.services import ServiceVerbs
 from gridmill.settings import Settings
 
 
@@ -511,6 +512,7 @@ class Client(
     SinkVerbs,
     ShareVerbs,
     SecretMethods,
+    ServiceVerbs,
 ):
     """The Python client. Use the client as a context manager, or call `close()`. Methods raise only
     GridmillErrors.

@@ -31,6 +31,7 @@ class Noun(StrEnum):
     CLOUDPROVIDER = "cloudprovider"
     DEPLOYMENT = "deployment"
     LEASE = "lease"
+    SERVICE = "service"
     IMAGE = "image"
     PIPELINE = "pipeline"
     SCHEDULE = "schedule"
@@ -61,6 +62,7 @@ LISTED: Mapping[Noun, Callable[[Grid], Lists[Any]]] = {
     Noun.CLOUDPROVIDER: lambda grid: partial(_clouds, grid),
     Noun.DEPLOYMENT: lambda grid: grid.deployments,
     Noun.LEASE: lambda grid: grid.leases,
+    Noun.SERVICE: lambda grid: grid.services,
     Noun.PIPELINE: lambda grid: grid.pipelines,
     Noun.SCHEDULE: lambda grid: grid.schedules,
     Noun.BACKFILL: lambda grid: grid.backfills,
@@ -93,6 +95,7 @@ REMOVED: Mapping[Noun, Callable[[Grid, str], object]] = {
     Noun.PIPELINE: lambda grid, name: grid.remove_pipeline(name),
     Noun.DEPLOYMENT: lambda grid, name: grid.release(name),
     Noun.IMAGE: lambda grid, name: grid.remove_image(name),
+    Noun.SERVICE: lambda grid, name: grid.remove_service(name),
     Noun.ALIAS: lambda grid, name: grid.remove_alias(name),
     Noun.SECRET: lambda grid, name: grid.remove_secret(name),
 }
@@ -150,6 +153,8 @@ def find_noun(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  the no
             return grid.secret(name)
         case Noun.LEASE:
             return grid.lease(name)
+        case Noun.SERVICE:
+            return grid.service(name)
         case Noun.IMAGE:
             return find_image(grid, name)
         case _ if noun in ARTIFACTS:

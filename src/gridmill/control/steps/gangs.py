@@ -13,16 +13,20 @@ from gridmill.control.state import Channels
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
 from gridmill.domain.gang import Gang, member_id, roles_in_order
+from gridmill.domain.job import Job
 from gridmill.domain.pod_protocol import AttemptOutcome, Stop, ToPod
 from gridmill.domain.run import Attempt, JobRun
+from gridmill.domain.service_spec import STOP_SECONDS
 from gridmill.domain.site import LOCAL
 from gridmill.domain.states import ATTEMPT_MOVES, AttemptState, check_move
 from gridmill.scheduler.gang_results import choose_ports, gang_of, to_dismiss, together
 
 
-def stop_message(channels: Channels, attempt_id: str, reason: str) -> Stop:
-    """Return a Stop message with the configured grace period."""
-    return Stop(attempt_id=attempt_id, reason=reason, grace_seconds=channels.grace_seconds)
+def stop_message(channels: Channels, attempt_id: str, reason: str, job: Job | None = None) -> Stop:
+    """Return a Stop message with the configured grace period. If the attempt belongs to a service, the period
+    is long enough for the last answers of its replicas."""
+    least = STOP_SECONDS if job is not None and job.service is not None else 0.0
+    return Stop(attempt_id=attempt_id, reason=reason, grace_seconds=max(channels.grace_seconds, least))
 
 
 def send_to_pod(channels: Channels, pod_id: str, message: ToPod) -> None:

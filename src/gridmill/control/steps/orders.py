@@ -10,6 +10,7 @@ from gridmill.control.state import Clients, Starting
 from gridmill.control.steps.end_attempt import LOST, defect, settle_attempt
 from gridmill.control.steps.gangs import send_to_pod
 from gridmill.control.steps.inputs import order_for
+from gridmill.control.steps.services import can_run_services
 from gridmill.domain.frozen import replace
 from gridmill.domain.pod_protocol import PROTOCOL, SECRETS_PROTOCOL, AttemptOrder, AttemptOutcome, Start
 from gridmill.domain.run import Attempt
@@ -21,6 +22,13 @@ STOPPED_EARLY = AttemptOutcome(
     state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped before it started"
 )
 
+_HAS_NO_SERVICES = AttemptOutcome(
+    state=AttemptState.FAILED,
+    cause=Cause.INPUT,
+    message="the pod of the service runs an older Gridmill that has no services",
+    hint="Release the deployment, so that a new pod starts: `gridmill list deployments`, "
+    "`gridmill remove deployment NAME`.",
+)
 _TOO_OLD = AttemptOutcome(
     state=AttemptState.FAILED,
     cause=Cause.INPUT,
@@ -52,6 +60,9 @@ def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt
         return
     if order.job.secrets and starting.channels.protocols.get(attempt.pod_id, PROTOCOL) < SECRETS_PROTOCOL:
         settle_attempt(starting.endings, transaction, attempt, _TOO_OLD)
+        return
+    if order.service is not None and not can_run_services(starting.channels, attempt.pod_id):
+        settle_attempt(starting.endings, transaction, attempt, _HAS_NO_SERVICES)
         return
     if order.bundle_path and order.bundle:
         share = partial(starting.endings.storage.share_bundle, order.bundle)

@@ -13,6 +13,7 @@ FOLDERS = {
     JobKind.DATASET: "datasets",
     JobKind.TRAINING: "models",
     JobKind.PREDICTION: "predictions",
+    JobKind.SERVICE: "services",
     JobKind.COMMAND: "files",
 }
 

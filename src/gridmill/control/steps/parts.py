@@ -154,5 +154,5 @@ def stop_attempt(channels: Channels, transaction: Transaction, job_run: JobRun) 
     for one in members_of(transaction, attempt) if attempt.ranks else (attempt,):
         if runs(one):
             transaction.put(replace(one, stop_requested=True))
-            message = stop_message(channels, one.id, "stopped on request")
+            message = stop_message(channels, one.id, "stopped on request", job_run.job)
             transaction.then(partial(send_to_pod, channels, one.pod_id, message))

@@ -7,6 +7,7 @@ from gridmill.codec import from_builtins
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Endings, ReportedProgress
 from gridmill.control.steps.end_attempt import runs, settle_attempt
+from gridmill.control.steps.services import note_report
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.environment_build import ENVIRONMENT, is_about_building
 from gridmill.domain.frozen import replace
@@ -59,6 +60,8 @@ def apply_event(endings: Endings, transaction: Transaction, pod_id: str, event: 
             _last_line(endings.reported, job_run, event.body)
         case EventType.METRIC if attempt.rank == 0:
             _metric(endings.reported, attempt, event.body)
+        case EventType.REPORT:
+            note_report(transaction, job_run, event)
         case EventType.ENDED:
             settle_attempt(endings, transaction, attempt, outcome_of(event))
 

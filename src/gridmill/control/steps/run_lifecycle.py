@@ -441,6 +441,7 @@ def resume_run(
     if run.state == RunState.SUCCEEDED:
         return ()  # the run may have succeeded meanwhile, so that nothing has to be repeated
     check_whole(run)
+    _check_no_service(catalog.ledger, run)
     check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
     check_run_origin(catalog.ledger, storage, transaction, run)
     job_runs = catalog.ledger.read_all(JobRun, parent=run_id)
@@ -467,6 +468,16 @@ def check_whole(run: Run) -> None:
             f"run {run.id} cannot continue: {run.damage}",
             hint=f"Start a new run of {run.pipeline}; it reuses the versions that exist.",
         )
+
+
+def _check_no_service(ledger: Ledger, run: Run) -> None:
+    """Raise ConflictError for the run of a service, because a service is started again by a new run."""
+    for job_run in ledger.read_all(JobRun, parent=run.id):
+        if job_run.job.service is not None:
+            name = job_run.job.service.name
+            raise ConflictError(
+                f"run {run.id} belongs to service {name!r}", hint=f"gridmill start service {name}"
+            )
 
 
 def _jobs_to_repeat(job_runs: Sequence[JobRun]) -> frozenset[str]:

@@ -274,10 +274,10 @@ def _size_at(job_run: JobRun, size: JobSize, place: JobPlace, resource: Resource
 
 
 def decide_may_be_cut(job_run: JobRun) -> bool:
-    """Decide whether a job may be divided into parts. A command without `each` and a training are never
-    divided."""
+    """Decide whether a job may be divided into parts. A command without `each`, a training and a
+    service are never divided."""
     job = job_run.job
-    is_whole = job.each is None and (job.command is not None or job.training is not None)
+    is_whole = job.each is None and (job.command or job.training or job.service) is not None
     return job_run.state == JobState.WAITING and not is_whole
 
 

@@ -11,6 +11,7 @@ from gridmill.control.steps.gangs import stop_message
 from gridmill.control.steps.orders import STOPPED_EARLY, start_attempt
 from gridmill.control.steps.pod_events import apply_event, deployment_of, outcome_of, with_pod
 from gridmill.control.steps.secrets import answer_request
+from gridmill.control.steps.services import send_order
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.pod_protocol import (
@@ -26,7 +27,8 @@ from gridmill.domain.pod_protocol import (
     ToPod,
     Welcome,
 )
-from gridmill.domain.run import Attempt
+from gridmill.domain.run import Attempt, JobRun
+from gridmill.domain.service import Service
 from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, DeploymentState, PodState
 
 
@@ -178,6 +180,20 @@ def _hello(
     _send_after(channels, transaction, channel, Welcome(acknowledged=pod.acknowledged))
     for action in decision.actions:
         _act(starting, transaction, channel, action)
+    _send_orders_of_services(starting, transaction, received.attempts)
+
+
+def _send_orders_of_services(
+    starting: Starting, transaction: Transaction, attempts: Sequence[Attempt]
+) -> None:
+    """Send the present orders of the services on a pod, because the pod may have missed a change."""
+    catalog, storage, channels = starting.endings.catalog, starting.endings.storage, starting.channels
+    for attempt in attempts:
+        job_run = transaction.get(JobRun, attempt.job_run_id)
+        spec = job_run.job.service if job_run is not None else None
+        service = transaction.get(Service, spec.name) if spec is not None else None
+        if service is not None and service.run_id == attempt.run_id:
+            send_order(catalog, storage, channels, transaction, service)
 
 
 def _live_on(ledger: Ledger, transaction: Transaction, pod_id: str) -> tuple[Attempt, ...]:
@@ -205,7 +221,9 @@ def _turn_away(channels: Channels, channel: int, refusal: str) -> None:
 
 def _act(starting: Starting, transaction: Transaction, channel: int, action: AttemptAction) -> None:
     if action.stop_reason:
-        message = stop_message(starting.channels, action.attempt_id, action.stop_reason)
+        job_run = transaction.get(JobRun, action.attempt.job_run_id) if action.attempt is not None else None
+        job = job_run.job if job_run is not None else None
+        message = stop_message(starting.channels, action.attempt_id, action.stop_reason, job)
         _send_after(starting.channels, transaction, channel, message)
     if action.attempt is not None and action.outcome is not None:
         settle_attempt(starting.endings, transaction, action.attempt, action.outcome)

@@ -21,6 +21,7 @@ from gridmill.control.usecases.resources import ResourceUseCases
 from gridmill.control.usecases.run_views import ViewLimit
 from gridmill.control.usecases.runs import RunUseCases
 from gridmill.control.usecases.secrets import SecretUseCases
+from gridmill.control.usecases.services import ServiceUseCases
 from gridmill.control.usecases.sites import SiteUseCases
 from gridmill.control.usecases.views import events_to_show, log_ends, run_before
 from gridmill.domain.advice import Advice
@@ -78,6 +79,7 @@ class Service(
     ArchiveUseCases,
     ProjectUseCases,
     SecretUseCases,
+    ServiceUseCases,
     CloudAccountUseCases,
 ):
     """The implementation of ports.grid.Grid in the control node. The class combines the use cases of each
@@ -128,8 +130,12 @@ class Service(
         self._node.check_store()
 
     def shutdown(self, *, all: bool = False) -> None:
-        """Stop the control node. With `all`, the method first stops the active runs of the control node."""
-        runs = tuple(run.id for run in self._node.active_runs())
+        """Stop the control node. With `all`, the method first stops the active runs of the control node, with
+        its services."""
+        services = {one.run_id for one in self._ledger.snapshot.services.values()}
+        active = tuple(run.id for run in self._node.active_runs())
+        # services do not need the control node, and go on without it
+        runs = tuple(run for run in active if all or run not in services)
         if runs and not all:
             raise ConflictError(
                 f"the control node is running {self._named(runs)}",

@@ -425,6 +425,7 @@ def _details(card: ModelCard, frame: SortedFrame, fitted: FittedModel, spec: Tra
         "classes": list(card.classes),
         "class_type": card.class_type if card.classes else None,
         "features": [encoding.column for encoding in frame.encodings],
+        "feature_types": {encoding.column: encoding.type for encoding in frame.encodings},
         "inputs": len(card.inputs),
         "sequence": card.sequence,
         "predict": card.predict,

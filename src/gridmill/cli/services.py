@@ -1,0 +1,275 @@
+"""The commands of services: `start service`, `stop service`, `update` and `rollback`, and the texts of
+`show service` and `list services`."""
+
+import time
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from gridmill.cli.completion import complete_services
+from gridmill.cli.format import moment
+from gridmill.cli.session import InterruptHandler, Json, emit, print_error, session
+from gridmill.cli.tables import COLOURS, table
+from gridmill.domain.amounts import show_count
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import LAST_PORT
+from gridmill.domain.project import DEFAULT
+from gridmill.domain.service import ServiceState, ServiceView
+from gridmill.domain.serving import ReplicaReport
+from gridmill.errors import InputError, UnavailableError
+from gridmill.sdk.client import Client
+
+_LOOK_SECONDS = 0.2
+HEAD = ("service", "state", "version", "follows", "replicas", "url", "since", "")
+_ENDED = (ServiceState.FAILED, ServiceState.STOPPED)
+_IN_TROUBLE = (ServiceState.FAILING, ServiceState.RESTARTING, *_ENDED)
+
+
+class Updatable(StrEnum):
+    """The kinds of records that `update` and `rollback` change."""
+
+    SERVICE = "service"
+
+
+Noun = Annotated[Updatable, typer.Argument(metavar="service", help="What is changed.", show_default=False)]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="Name of the service.", show_default=False, autocompletion=complete_services
+    ),
+]
+Model = Annotated[
+    str,
+    typer.Option(
+        metavar="PIPELINE/JOB@VERSION",
+        help="Version of a model: a number, or an alias that the service follows.",
+        show_default=False,
+    ),
+]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the change is in effect.")]
+
+
+Replicas = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Number of processes that answer.", show_default=False),
+]
+OfService = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="Resource of type service. Default: default-service.", show_default=False
+    ),
+]
+Port = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=LAST_PORT,
+        metavar="PORT",
+        help="Port on 127.0.0.1. Default: a free port, which stays the same.",
+        show_default=False,
+    ),
+]
+OfProject = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Project whose share and quota the service uses.", show_default=False),
+]
+WaitForService = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Wait until the service answers.", show_default=False)
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOptions:
+    """The options with which a service starts."""
+
+    model: str = ""
+    replicas: int = 1
+    resource: str = ""
+    port: int = 0
+    project: str = DEFAULT
+
+
+def start_service(
+    context: typer.Context, name: str, options: StartOptions, *, wait: bool, as_json: bool
+) -> None:
+    """Start a service, and print its address. Raises UnavailableError if it does not start."""
+    with session(context) as client:
+        view = client.start_service(
+            name,
+            model=options.model,
+            replicas=options.replicas,
+            resource=options.resource,
+            port=options.port,
+            project=options.project,
+        )
+        view = _wait(client, view) if wait else view
+    _print(view, as_json=as_json)
+    _check(view, waited=wait)
+
+
+def refuse_service_options(**options: object) -> None:
+    """Raise InputError if an option of services is given for another noun."""
+    given = next((name for name, value in options.items() if value), None)
+    if given is not None:
+        raise InputError(
+            f"--{given} is an option of services", hint="gridmill start service NAME --model PIPELINE/JOB@3"
+        )
+
+
+def stop_service(context: typer.Context, name: str, as_json: bool) -> None:
+    """Stop a service, and wait until it has ended."""
+    with session(context) as client:
+        view = client.stop_service(name)
+        with InterruptHandler() as interrupts:
+            while view.state not in _ENDED and not interrupts.requested:
+                time.sleep(_LOOK_SECONDS)
+                view = client.service(name)
+    return emit(view) if as_json else print(f"service {name} {view.state}")
+
+
+def update(
+    context: typer.Context,
+    noun: Noun,
+    name: Name,
+    model: Model = "",
+    replicas: Replicas = None,
+    expected: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="GENERATION",
+            help="Refuse the update if the service has another generation.",
+            show_default=False,
+        ),
+    ] = None,
+    wait: Wait = True,
+    json: Json = False,
+) -> None:
+    """Change the version or the number of replicas of a running service, without a failed request.
+
+    The new replicas start first, and the old replicas answer their running requests before they end. A
+    version with other features or other predictions is refused.
+    """
+    del noun
+    if not model and replicas is None:
+        raise InputError("nothing to change", hint=f"gridmill update service {name} --model PIPELINE/JOB@3")
+    with session(context) as client:
+        view = client.update_service(name, model=model, replicas=replicas, expected=expected)
+        view = _wait(client, view) if wait else view
+    _print(view, as_json=json)
+    _check(view, waited=wait)
+
+
+def rollback(context: typer.Context, noun: Noun, name: Name, wait: Wait = True, json: Json = False) -> None:
+    """Return a service to the version before its last update, without a failed request.
+
+    The service then follows no alias. To follow one again: gridmill update service NAME --model
+    PIPELINE/JOB@ALIAS.
+    """
+    del noun
+    with session(context) as client:
+        view = client.rollback_service(name)
+        view = _wait(client, view) if wait else view
+    _print(view, as_json=json)
+    _check(view, waited=wait)
+
+
+def _wait(client: Client, view: ServiceView) -> ServiceView:
+    """Wait until the newest order is in effect or fails. Ctrl-C ends the wait, and the service goes on."""
+    name, wanted = view.service.name, view.service.generation
+    with InterruptHandler() as interrupts:
+        while not interrupts.requested:
+            report = view.service.report
+            done = view.state is ServiceState.RUNNING and view.service.is_in_effect
+            is_late = view.state is ServiceState.FAILING and report and report.seen_generation >= wanted
+            if done or is_late or view.state in (*_ENDED, ServiceState.RESTARTING):
+                break
+            time.sleep(_LOOK_SECONDS)
+            view = client.service(name)
+    return view
+
+
+def _print(view: ServiceView, *, as_json: bool) -> None:
+    if as_json:
+        return emit(view)
+    service = view.service
+    what = f"service {service.name} {view.state}: {service.version}"
+    return print(f"{what} at {view.url}" if view.url else what)
+
+
+def _check(view: ServiceView, *, waited: bool) -> None:
+    """Raise UnavailableError if the service does not run although the command has waited for it."""
+    name = view.service.name
+    if waited and view.state in _IN_TROUBLE:
+        raise UnavailableError(
+            f"service {name} is {view.state}: {_why(view) or 'its process has ended'}",
+            hint=f"gridmill logs service {name}",
+        )
+    if view.service.refusal:
+        print_error(view.service.refusal)
+
+
+def _why(view: ServiceView) -> str:
+    report = view.service.report
+    return view.message or (report.last_failure if report is not None else "")
+
+
+def service_row(view: ServiceView) -> tuple[object, ...]:
+    """Return the table cells of a service."""
+    service = view.service
+    return (
+        service.name,
+        view.state,
+        service.version,
+        service.follows.partition("@")[2],
+        f"{view.ready} of {service.replicas}",
+        view.url,
+        moment(view.since),
+        view.message,
+    )
+
+
+def describe_service(view: ServiceView) -> Iterator[RenderableType]:
+    """Yield the parts of the text of `show service`."""
+    head = Text(view.service.name, style="bold")
+    head.append(f"  {view.state}", style=COLOURS.get(str(view.state), "not bold"))
+    yield head
+    facts = table("", "", rows=[fact for fact in _facts(view) if fact[1] not in (None, "")])
+    facts.show_header = False
+    facts.columns[1].overflow = "fold"
+    yield facts
+    report = view.service.report
+    if report is not None and view.since is not None and report.replicas:
+        head_of_replicas = ("replica", "state", "pid", "version", "since", "restarts", "last failure")
+        yield table(*head_of_replicas, rows=[_replica_row(one) for one in report.replicas])
+
+
+def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
+    service, report = view.service, view.service.report
+    return [
+        ("url", view.url),
+        ("version", service.version),
+        ("follows", service.follows),
+        ("version before", service.previous),
+        ("replicas", f"{view.ready} of {service.replicas} ready"),
+        ("generation", service.generation),
+        ("run", service.run_id),
+        ("resource", service.resource),
+        ("project", service.project if service.project != DEFAULT else ""),
+        ("since", moment(view.since)),
+        ("changed", moment(service.changed)),
+        ("ended", moment(service.ended)),
+        ("restarts", show_count(report.restarts, "restart") if report and report.restarts else ""),
+        ("last failure", report.last_failure if report else ""),
+        ("why", view.message),
+    ]
+
+
+def _replica_row(one: ReplicaReport) -> tuple[object, ...]:
+    versions = ", ".join(version.label for version in one.versions)
+    pid = "" if one.pid is None else one.pid
+    return one.number, one.state, pid, versions, moment(one.ready_at), one.restarts, one.last_failure

@@ -1,0 +1,126 @@
+"""This module has what several ticks and use cases do with services: it makes the order for the process of a
+service, sends it to the pod, records reports, and changes the version of a service."""
+
+from functools import partial
+
+from gridmill.codec import from_builtins
+from gridmill.control.ledger import Ledger, Transaction
+from gridmill.control.state import Catalog, Channels
+from gridmill.control.steps.gangs import send_to_pod
+from gridmill.control.steps.references import fetch_artifact
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.frozen import replace
+from gridmill.domain.job import Job
+from gridmill.domain.pod_protocol import PROTOCOL, SERVICES_PROTOCOL, Event, PodEvent, ServiceUpdate
+from gridmill.domain.run import Attempt, JobRun
+from gridmill.domain.service import JOB, MOST_MESSAGE, Service, ServiceState, order_of
+from gridmill.domain.serving import ServiceOrder, ServiceReport
+from gridmill.domain.storage_uri import below
+from gridmill.errors import GridmillError, NotFoundError
+from gridmill.ports.storage import Storage
+
+SERVICE_EVENT = "service"
+"""The type of the events of services."""
+
+
+def service_order(
+    catalog: Catalog, storage: Storage, transaction: Transaction, job: Job
+) -> ServiceOrder | None:
+    """Return the present order of the service that a job runs; None for a job of another kind. Raises
+    NotFoundError if the service has no record."""
+    if job.service is None:
+        return None
+    service = transaction.get(Service, job.service.name)
+    if service is None:
+        raise NotFoundError(f"there is no service {job.service.name!r}")
+    return order_for_process(catalog, storage, service)
+
+
+def order_for_process(catalog: Catalog, storage: Storage, service: Service) -> ServiceOrder:
+    """Return the order for the process of a service. Raises NotFoundError if its version has no record."""
+    model = fetch_artifact(catalog, service.version)
+    return order_of(service, str(below(storage.location, model.output.uri)))
+
+
+def can_run_services(channels: Channels, pod_id: str) -> bool:
+    """Return whether the Gridmill of the pod is new enough for services."""
+    return channels.protocols.get(pod_id, PROTOCOL) >= SERVICES_PROTOCOL
+
+
+def send_order(
+    catalog: Catalog, storage: Storage, channels: Channels, transaction: Transaction, service: Service
+) -> None:
+    """Send the order of a service to its pod after the commit. If the pod is not connected, it gets the order
+    after its next Hello."""
+    attempt = live_attempt(transaction, service)
+    if attempt is not None:
+        update = ServiceUpdate(attempt_id=attempt.id, order=order_for_process(catalog, storage, service))
+        transaction.then(partial(send_to_pod, channels, attempt.pod_id, update))
+
+
+def job_run_of(transaction: Transaction, service: Service) -> JobRun | None:
+    """Return the job in which a service runs, if its run has not ended."""
+    return transaction.get(JobRun, f"{service.run_id}/{JOB}")
+
+
+def live_attempt(transaction: Transaction, service: Service) -> Attempt | None:
+    """Return the attempt in which a service runs now."""
+    job_run = job_run_of(transaction, service)
+    return transaction.get(Attempt, job_run.attempt_id or "") if job_run is not None else None
+
+
+def note_report(transaction: Transaction, job_run: JobRun | None, event: PodEvent) -> None:
+    """Record the report of the process of a service. The port of the first report stays the port of the
+    service. A report that cannot be read is ignored."""
+    spec = job_run.job.service if job_run is not None else None
+    service = transaction.get(Service, spec.name) if spec is not None else None
+    if service is None or job_run is None or service.run_id != job_run.run_id:
+        return
+    try:
+        report = from_builtins(event.body.get("report"), ServiceReport)
+    except GridmillError:
+        return
+    report = replace(
+        report, problem=report.problem[:MOST_MESSAGE], last_failure=report.last_failure[:MOST_MESSAGE]
+    )
+    noted = replace(service, report=report, reported_by=event.attempt_id, port=service.port or report.port)
+    transaction.put(noted)
+    if noted.is_in_effect and not service.is_in_effect:
+        add_event(transaction, noted, ServiceState.RUNNING, f"serves {service.version} at {report.address}")
+    elif report.problem and report.problem != (service.report.problem if service.report else ""):
+        add_event(transaction, noted, ServiceState.FAILING, report.problem)
+
+
+def changed_version(service: Service, version: Artifact, follows: str, model: str, now: float) -> Service:
+    """Return the service with another version. The version before is the version to which `rollback` returns,
+    if it was in effect."""
+    if version.id == service.version:
+        return replace(service, follows=follows, model=model, refused="", refusal="")
+    previous = service.version if service.is_in_effect or not service.previous else service.previous
+    return replace(
+        service,
+        version=version.id,
+        previous="" if previous == version.id else previous,
+        follows=follows,
+        model=model,
+        generation=service.generation + 1,
+        changed=now,
+        refused="",
+        refusal="",
+    )
+
+
+def users_of_version(ledger: Ledger, version_ids: frozenset[str]) -> tuple[str, ...]:
+    """Return the names of the services that serve one of these versions or can return to it."""
+    services = ledger.snapshot.services.values()
+    return tuple(
+        sorted(one.name for one in services if one.is_meant_to_run and version_ids.intersection(one.versions))
+    )
+
+
+def add_event(transaction: Transaction, service: Service, state: ServiceState, message: str) -> None:
+    """Add an event about a service to its run."""
+    body = {"what": "service", "id": service.name, "state": state.value, "message": message}
+    transaction.events.append(
+        Event(time=transaction.now, type=SERVICE_EVENT, run_id=service.run_id, job=JOB, body=body)
+    )

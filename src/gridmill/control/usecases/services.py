@@ -1,0 +1,324 @@
+"""This module has the use cases of services."""
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.steps.references import fetch_artifact, find_version
+from gridmill.control.steps.run_lifecycle import begin_run, resource_of, stop_run
+from gridmill.control.steps.services import add_event, changed_version, job_run_of, live_attempt, send_order
+from gridmill.control.usecases.base import UseCases
+from gridmill.domain.amounts import show_bytes
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.footprint import service_bytes
+from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.naming import LAST_PORT, check_name
+from gridmill.domain.project import DEFAULT
+from gridmill.domain.run import Run
+from gridmill.domain.service import (
+    MOST_REPLICAS,
+    Service,
+    ServiceState,
+    ServiceView,
+    alias_followed,
+    pipeline_of,
+    ready_replicas,
+    state_of,
+    why_not_served,
+)
+from gridmill.domain.site import LOCAL
+from gridmill.domain.states import FINISHED_RUNS, JobState
+from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
+from gridmill.ports.pages import PAGE_ITEMS, Page, page_request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Model:
+    """A reference to a version of a model, the version, and the alias that a service follows."""
+
+    reference: str
+    version: Artifact
+    follows: str
+
+
+class ServiceUseCases(UseCases):
+    """The use cases of services (ports.services.Services)."""
+
+    def services(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[ServiceView]:
+        """Return all services, by name."""
+        page = self._page_by_key(Service, page_request(tuple, "services", limit, cursor))
+        with self._node.lock:
+            views = tuple(self._service_view(one) for one in page.items)
+        return Page(items=views, next_cursor=page.next_cursor)
+
+    def service(self, name: str) -> ServiceView:
+        """Return one service."""
+        with self._node.lock:
+            return self._service_view(self._known_service(name))
+
+    def start_service(
+        self,
+        name: str,
+        *,
+        model: str = "",
+        replicas: int = 1,
+        resource: str = "",
+        port: int = 0,
+        project: str = DEFAULT,
+    ) -> ServiceView:
+        """Start a service, and return immediately."""
+        check_name("service", name)
+        check_replicas(replicas)
+        check_port(port)
+        chosen = self._model_to_start(name, model)
+        with self._node.changing() as transaction:
+            before = self._ledger.snapshot.services.get(name)
+            wanted = Service(
+                name=name,
+                model=chosen.reference,
+                version=chosen.version.id,
+                follows=chosen.follows,
+                previous=_before(before, chosen.version),
+                generation=before.generation + 1 if before is not None else 1,
+                replicas=replicas,
+                resource=resource,
+                port=port or (before.port if before is not None else 0),
+                project=project,
+                created=before.created if before is not None else transaction.now,
+                started=transaction.now,
+                changed=transaction.now,
+            )
+            if before is not None and before.is_meant_to_run:
+                check_same(before, wanted)
+            else:
+                self._check_port_is_free(wanted)
+                self._begin(transaction, wanted)
+        return self.service(name)
+
+    def _begin(self, transaction: Transaction, service: Service) -> None:
+        """Start the run of the service. Raises InputError if the service would run at another site."""
+        pipeline = pipeline_of(service)
+        resources = self._ledger.snapshot.resources
+        used = resource_of(pipeline.jobs[0], pipeline.name, resources, "resource")
+        if used.site != LOCAL:
+            raise InputError(
+                f"service {service.name!r} cannot run on resource {used.name!r} at site {used.site!r}: "
+                "services run only at the site `local`",
+                hint="Leave out the resource, or name a resource of type service at the site `local`.",
+                place="resource",
+            )
+        run = begin_run(self._control.run_creation, transaction, pipeline, force=False)
+        transaction.put(replace(service, run_id=run.id))
+        message = f"starts with {service.version}"
+        add_event(transaction, replace(service, run_id=run.id), ServiceState.STARTING, message)
+
+    def update_service(
+        self, name: str, *, model: str = "", replicas: int | None = None, expected: int | None = None
+    ) -> ServiceView:
+        """Change the version or the number of replicas of a running service."""
+        if replicas is not None:
+            check_replicas(replicas)
+        chosen = self._model(model) if model else None
+        with self._node.changing() as transaction:
+            service = self._running_service(name)
+            if expected is not None and expected != service.generation:
+                raise StaleVersionError(
+                    f"service {name!r} has generation {service.generation}, not {expected}"
+                )
+            after = self._updated(transaction, service, chosen, replicas)
+            if after.generation != service.generation and not service.is_in_effect:
+                raise _not_in_effect(service)
+            self._change(transaction, service, after)
+        return self.service(name)
+
+    def _updated(
+        self, transaction: Transaction, service: Service, chosen: _Model | None, replicas: int | None
+    ) -> Service:
+        after = service
+        if chosen is not None:
+            current = fetch_artifact(self._control.catalog, service.version)
+            _check_served(chosen.version, current)
+            after = changed_version(
+                service, chosen.version, chosen.follows, chosen.reference, transaction.now
+            )
+        if replicas is not None and replicas != service.replicas:
+            self._check_memory(transaction, service, replicas)
+            generation = service.generation + 1
+            after = replace(after, replicas=replicas, generation=generation, changed=transaction.now)
+        return after
+
+    def _check_memory(self, transaction: Transaction, service: Service, replicas: int) -> None:
+        """Raise InputError if the running attempt has too little memory for that number of replicas."""
+        attempt = live_attempt(transaction, service)
+        needed = service_bytes(replicas)
+        if attempt is not None and attempt.given.memory_bytes and needed > attempt.given.memory_bytes:
+            raise InputError(
+                f"service {service.name!r} has {show_bytes(attempt.given.memory_bytes)}, and {replicas} "
+                f"replicas need about {show_bytes(needed)}",
+                hint=f"Start it again: gridmill stop service {service.name}; gridmill start service "
+                f"{service.name} --replicas {replicas}",
+                place="replicas",
+            )
+
+    def rollback_service(self, name: str) -> ServiceView:
+        """Return a service to the version before."""
+        with self._node.changing() as transaction:
+            service = self._running_service(name)
+            if not service.previous:
+                raise ConflictError(
+                    f"service {name!r} has no version before {service.version}",
+                    hint=f"Name a version: gridmill update service {name} --model PIPELINE/JOB@NUMBER",
+                )
+            version = fetch_artifact(self._control.catalog, service.previous)
+            after = changed_version(service, version, "", version.id, transaction.now)
+            self._change(transaction, service, replace(after, previous=service.version))
+        return self.service(name)
+
+    def _change(self, transaction: Transaction, before: Service, after: Service) -> None:
+        transaction.put(after)
+        if after.generation != before.generation:
+            message = (
+                f"serves {after.version} with {after.replicas} replicas as generation {after.generation}"
+            )
+            add_event(transaction, after, ServiceState.UPDATING, message)
+            control = self._control
+            send_order(control.catalog, control.storage, control.channels, transaction, after)
+
+    def stop_service(self, name: str) -> ServiceView:
+        """Stop a service, and return immediately."""
+        with self._node.changing() as transaction:
+            service = self._known_service(name)
+            run = transaction.get(Run, service.run_id)
+            if run is not None and run.state not in FINISHED_RUNS:
+                control = self._control
+                stop_run(self._ledger, control.channels, control.candidates, transaction, run, None)
+        return self.service(name)
+
+    def remove_service(self, name: str) -> None:
+        """Delete the record of a stopped service."""
+        with self._node.changing() as transaction:
+            service = self._known_service(name)
+            if service.is_meant_to_run:
+                raise ConflictError(
+                    f"service {name!r} is running", hint=f"Stop it first: gridmill stop service {name}"
+                )
+            transaction.delete(Service, name)
+
+    def _known_service(self, name: str) -> Service:
+        service = self._ledger.snapshot.services.get(name)
+        if service is None:
+            raise NotFoundError(f"there is no service {name!r}", hint="`gridmill list services` shows them.")
+        return service
+
+    def _running_service(self, name: str) -> Service:
+        service = self._known_service(name)
+        if not service.is_meant_to_run:
+            raise ConflictError(
+                f"service {name!r} is stopped", hint=f"Start it: gridmill start service {name} --model MODEL"
+            )
+        return service
+
+    def _model_to_start(self, name: str, reference: str) -> _Model:
+        """Return the version with which a service starts. Without a reference, this is the version that a
+        stopped service served last, or the version that its alias names now."""
+        before = self._ledger.snapshot.services.get(name)
+        if not reference and before is None:
+            raise InputError(
+                f"service {name!r} does not exist, and no model is named",
+                hint=f"gridmill start service {name} --model PIPELINE/JOB@NUMBER",
+                place="model",
+            )
+        if reference or before is None:
+            return self._model(reference)
+        return self._model(before.follows or before.version)
+
+    def _model(self, reference: str) -> _Model:
+        """Return the version that the reference names now. Its files are compared with their hashes, without
+        the lock of the node. Raises NotFoundError, InputError."""
+        with self._node.lock:
+            version = find_version(self._control.catalog, reference)
+        _check_served(version, None)
+        for result in self._control.storage.verify([version]):
+            if result.is_wrong:
+                raise InputError(
+                    f"the files of {version.id} have changed, so it cannot be served",
+                    hint=f"gridmill verify {version.id}",
+                    place="model",
+                )
+        return _Model(reference=reference, version=version, follows=alias_followed(reference, version))
+
+    def _check_port_is_free(self, wanted: Service) -> None:
+        for other in self._ledger.snapshot.services.values():
+            if wanted.port and other.port == wanted.port and other.name != wanted.name:
+                raise ConflictError(
+                    f"port {wanted.port} belongs to service {other.name!r}",
+                    hint="Choose another port, or leave out --port.",
+                )
+
+    def _service_view(self, service: Service) -> ServiceView:
+        """Return the view of a service. The caller holds the node's lock."""
+        transaction = self._control.begin()
+        job_run, run = job_run_of(transaction, service), transaction.get(Run, service.run_id)
+        state = state_of(service, run, job_run)
+        attempt = live_attempt(transaction, service)
+        serves = attempt is not None and service.reported_by == attempt.id
+        report = service.report if serves else None
+        is_placed = job_run is not None and job_run.state is JobState.RUNNING
+        why = "" if job_run is None or is_placed else job_run.message
+        messages = (service.problem, why, report.problem if report is not None else "", service.refusal)
+        host = f"[{service.host}]" if ":" in service.host else service.host
+        return ServiceView(
+            service=service,
+            state=state,
+            url=f"http://{host}:{service.port}" if service.port else "",
+            ready=ready_replicas(report),
+            since=attempt.started if attempt is not None else None,
+            message="; ".join(filter(None, messages)),
+        )
+
+
+def _before(before: Service | None, version: Artifact) -> str:
+    """Return the version to which a started service can return."""
+    if before is None:
+        return ""
+    return before.previous if before.version == version.id else before.version
+
+
+def _check_served(version: Artifact, current: Artifact | None) -> None:
+    why = why_not_served(version, current)
+    if why:
+        raise InputError(f"{version.id} cannot be served: {why}", place="model")
+
+
+def _not_in_effect(service: Service) -> ConflictError:
+    report = service.report
+    why = f": {report.problem}" if report is not None and report.problem else ""
+    return ConflictError(
+        f"the update of service {service.name!r} to {service.version} (generation {service.generation}) is "
+        f"not in effect yet{why}",
+        hint=f"Wait for it (gridmill show service {service.name}), or return to the version before: gridmill "
+        f"rollback service {service.name}",
+    )
+
+
+def check_replicas(replicas: int) -> None:
+    """Raise InputError for a number of replicas that a service cannot have."""
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise InputError(f"replicas is {replicas}; it must be from 1 to {MOST_REPLICAS}", place="replicas")
+
+
+def check_port(port: int) -> None:
+    """Raise InputError for a number that is not a port."""
+    if not 0 <= port <= LAST_PORT:
+        raise InputError(f"port is {port}; it must be from 1 to {LAST_PORT}, or 0 for any", place="port")
+
+
+def check_same(running: Service, wanted: Service) -> None:
+    """Raise ConflictError if a running service differs from the service that a user wants to start."""
+    names = ("model", "replicas", "resource", "project")
+    differs = [name for name in names if getattr(running, name) != getattr(wanted, name)]
+    if wanted.port not in (0, running.port):
+        differs.append("port")
+    if differs:
+        raise ConflictError(
+            f"service {running.name!r} already runs with another {' and '.join(differs)}",
+            hint=f"Change it: gridmill update service {running.name} --model ... --replicas ...; or stop it "
+            f"first: gridmill stop service {running.name}",
+        )

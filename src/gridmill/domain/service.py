@@ -1,0 +1,245 @@
+"""This module has services: a version of a model that replicas serve at a stable address, the order for its
+processes, and the view that the user interfaces show."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from gridmill.domain.artifact import LATEST, Artifact, ArtifactKind, split_reference
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.project import DEFAULT
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.service_spec import DRAIN_SECONDS, ServiceSpec
+from gridmill.domain.serving import ReplicaState, ServedVersion, ServiceOrder, ServiceReport
+from gridmill.domain.serving import ServiceState as ProcessState
+from gridmill.domain.states import JobState, RunState
+
+JOB = "serve"
+"""The name of the only job in the run of a service."""
+MOST_REPLICAS = 64
+"""The largest number of replicas of a service."""
+MOST_MESSAGE = 2000
+"""The largest number of characters of a message that a report adds to the record of a service."""
+
+
+class ServiceState(StrEnum):
+    """The states of a service, which follow from its record, its run and the report of its processes."""
+
+    STARTING = "starting"
+    """No replica is ready yet."""
+    RUNNING = "running"
+    """All replicas are ready and serve the version of the service."""
+    UPDATING = "updating"
+    """Some replicas are ready, and the newest version or number of replicas is not in effect yet."""
+    FAILING = "failing"
+    """The replicas of the newest update fail. Replicas of the version before may serve."""
+    RESTARTING = "restarting"
+    """The process of the service has ended, and starts again after a pause."""
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    """The service cannot run, and does not start again by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A service: the version `version` (`pipeline/job@number`) of a model, which `replicas` processes serve
+    at `host` and `port`.
+
+    `model` is the reference from which the version follows, as a user gave it. `follows` is the alias
+    (`pipeline/job@alias`) that the service follows, or empty if its version only changes by an update.
+    `previous` is the version that the service served before the last update; empty if there is none.
+    `generation` increases with each change of the version or of the number of replicas. `port` is 0 until the
+    first replica listens; after that, the port stays the same.
+
+    `run_id` is the run in which the service runs, and `started` the time of its start. `changed` is the time
+    of the last change of the version or of the number of replicas. `ended` is the time at which the run ended;
+    None while the service is meant to run. `problem` is the reason why the run failed. `refused` is the id of
+    the last version of the followed alias that the service cannot serve, and `refusal` is the reason.
+
+    `report` is the last report of the process of the service, which belongs to the attempt `reported_by`.
+    Times are Unix times in seconds.
+    """
+
+    name: str
+    model: str
+    version: str
+    follows: str = ""
+    previous: str = ""
+    generation: int = 1
+    replicas: int = 1
+    host: str = "127.0.0.1"
+    port: int = 0
+    resource: str = ""
+    project: str = DEFAULT
+    run_id: str = ""
+    created: float = 0.0
+    started: float = 0.0
+    changed: float = 0.0
+    ended: float | None = None
+    problem: str = ""
+    refused: str = ""
+    refusal: str = ""
+    report: ServiceReport | None = None
+    reported_by: str = ""
+
+    @property
+    def is_meant_to_run(self) -> bool:
+        """Whether the service was started and has not ended."""
+        return self.ended is None
+
+    @property
+    def is_in_effect(self) -> bool:
+        """Whether all replicas serve the newest version."""
+        return self.report is not None and self.report.generation >= self.generation
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The ids of the versions that the service needs: the version that it serves, the version to which
+        `rollback` returns, and the versions that replicas still serve."""
+        loaded = [one.label for replica in self._replicas for one in replica.versions]
+        return tuple(dict.fromkeys(filter(None, (self.version, self.previous, *loaded))))
+
+    @property
+    def _replicas(self) -> tuple[Any, ...]:
+        return self.report.replicas if self.report is not None and self.is_meant_to_run else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceView:
+    """A service as the user interfaces show it. `state` is its present state, and `message` is the reason if
+    it does not run as it should. `url` is its address; empty until a replica has listened for the first time.
+    `ready` is the number of replicas that are ready, and `since` is the time since which the process of the
+    service runs (None: it does not run). The record `service` has the report with each replica."""
+
+    service: Service
+    state: ServiceState
+    url: str = ""
+    ready: int = 0
+    since: float | None = None
+    message: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the service."""
+        return self.service.name
+
+
+def pipeline_of(service: Service) -> Pipeline:
+    """Return the pipeline with the one job of a service."""
+    job = Job(
+        name=JOB,
+        resource=service.resource or None,
+        cpus=float(service.replicas),
+        service=ServiceSpec(name=service.name, replicas=service.replicas),
+    )
+    return Pipeline(name=run_name(service.name), jobs=(job,), project=service.project)
+
+
+def run_name(service: str) -> str:
+    """Return the name of the pipeline in whose runs a service runs."""
+    return f"service-{service}"
+
+
+def order_of(service: Service, folder: str) -> ServiceOrder:
+    """Return the order for the process of a service. `folder` is the absolute path of the model's files."""
+    return ServiceOrder(
+        name=service.name,
+        versions=(ServedVersion(label=service.version, folder=folder),),
+        generation=service.generation,
+        host=service.host,
+        port=service.port,
+        replicas=service.replicas,
+        drain_seconds=DRAIN_SECONDS,
+    )
+
+
+def alias_followed(reference: str, artifact: Artifact) -> str:
+    """Return the id of the alias that a service with this reference follows. A reference with a number, with
+    `latest` or without a part after the `@` means one version, so that nothing is followed."""
+    version = split_reference(reference)[1]
+    return "" if version in ("", LATEST) or version.isdecimal() else f"{artifact.name}@{version}"
+
+
+def state_of(service: Service, run: Run | None, job_run: JobRun | None) -> ServiceState:
+    """Return the state of a service from its record, its run and the job of the run, which are None if they
+    have ended."""
+    if service.ended is not None:
+        return ServiceState.FAILED if service.problem else ServiceState.STOPPED
+    if run is not None and run.state is RunState.STOPPING:
+        return ServiceState.STOPPING
+    if job_run is None or job_run.state is not JobState.RUNNING:
+        return ServiceState.RESTARTING if job_run is not None and job_run.attempts else ServiceState.STARTING
+    report = service.report
+    if report is None or service.reported_by != job_run.attempt_id:
+        return ServiceState.STARTING
+    if report.state is ProcessState.FAILED:
+        return ServiceState.FAILING
+    if report.state is ProcessState.STARTING:
+        return ServiceState.STARTING
+    if report.generation < service.generation or report.state is ProcessState.UPDATING:
+        return ServiceState.UPDATING
+    return ServiceState.STOPPING if report.state is ProcessState.DRAINING else ServiceState.RUNNING
+
+
+def ready_replicas(report: ServiceReport | None) -> int:
+    """Return the number of replicas that are ready."""
+    replicas = report.replicas if report is not None else ()
+    return sum(replica.state is ReplicaState.READY for replica in replicas)
+
+
+def why_not_served(version: Artifact, current: Artifact | None) -> str:
+    """Return the reason why a service cannot serve a version; empty if it can. `current` is the version that
+    the service serves now, whose features and predictions the clients of the service know."""
+    if version.kind != ArtifactKind.MODEL:
+        return f"it is a {version.kind}, not a model"
+    if version.removed:
+        return "it was removed"
+    if current is None:
+        return ""
+    differences = signature_differences(current.output.details, version.output.details)
+    return f"it differs from {current.id}: {'; '.join(differences)}" if differences else ""
+
+
+_LISTS = (("features", "the features"), ("labels", "the labels"))
+_VALUES = ("objective", "class_type", "sequence")
+
+
+def signature_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the differences between the details of two versions of a model that clients of a service would
+    notice: features that were added or removed or have another type, other labels, another kind of
+    prediction. Facts that one of the versions does not state are not compared."""
+    differences: list[str] = []
+    for name, what in _LISTS:
+        if name in before and name in after:
+            differences += _changed_names(what, before[name] or (), after[name] or ())
+    differences += _changed_types(before.get("feature_types") or {}, after.get("feature_types") or {})
+    for name in _VALUES:
+        if name in before and name in after and before[name] != after[name]:
+            differences.append(f"`{name}` was {_shown(before[name])} and is {_shown(after[name])}")
+    return tuple(differences)
+
+
+def _changed_names(what: str, before: Any, after: Any) -> list[str]:  # noqa: ANN401  JSON
+    removed = [name for name in before if name not in after]
+    added = [name for name in after if name not in before]
+    changes = [f"{what} {_named(removed)} are missing"] if removed else []
+    return changes + ([f"{what} {_named(added)} are new"] if added else [])
+
+
+def _changed_types(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    return [
+        f"the type of `{name}` was {before[name]} and is {after[name]}"
+        for name in before
+        if name in after and before[name] != after[name]
+    ]
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _shown(value: object) -> str:
+    return "not set" if value is None else f"`{value}`"

@@ -1,0 +1,24 @@
+"""This module declares the job of a service: the long-lived attempt in which the replicas of the service
+run."""
+
+from gridmill.domain.frozen import dataclass
+
+DRAIN_SECONDS = 10.0
+"""The time that the replicas of a stopped service have to answer their running requests."""
+STOP_SECONDS = DRAIN_SECONDS + 5.0
+"""The time between SIGTERM and SIGKILL for the attempt of a service. It includes the end of the processes
+after the last answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSpec:
+    """The declaration of the job of the service `name`. `replicas` is the number of replicas for which the
+    attempt gets memory and CPUs. The record of the service has everything that an update can change."""
+
+    name: str
+    replicas: int = 1
+
+    def references(self) -> tuple[str, ...]:
+        """The names of other results that the job reads: none, because the record of the service names the
+        version that it serves."""
+        return ()

@@ -1,0 +1,56 @@
+"""Client methods for services."""
+
+from gridmill.domain.project import DEFAULT
+from gridmill.domain.service import ServiceView
+from gridmill.sdk.base import Connected
+from gridmill.sdk.listing import Listing
+
+
+class ServiceVerbs(Connected):
+    """Client methods for services, which serve a version of a model at a stable address."""
+
+    def list_services(self, *, limit: int | None = None) -> Listing[ServiceView]:
+        """List services with their states, by name."""
+        return Listing(self.grid.services, limit=limit)
+
+    def service(self, name: str) -> ServiceView:
+        """Show one service: its address, its version, and its replicas. Raises NotFoundError."""
+        return self.grid.service(name)
+
+    def start_service(
+        self,
+        name: str,
+        *,
+        model: str = "",
+        replicas: int = 1,
+        resource: str = "",
+        port: int = 0,
+        project: str = DEFAULT,
+    ) -> ServiceView:
+        """Start a service, and return immediately. `model` is a reference such as `weather/lstm@3`, or
+        `weather/lstm@champion` to follow an alias. Without `model`, a stopped service starts again. Raises
+        InputError, ConflictError, NotFoundError, PipelineError."""
+        return self.grid.start_service(
+            name, model=model, replicas=replicas, resource=resource, port=port, project=project
+        )
+
+    def update_service(
+        self, name: str, *, model: str = "", replicas: int | None = None, expected: int | None = None
+    ) -> ServiceView:
+        """Change the version or the number of replicas of a running service, without a failed request. The
+        method returns immediately. `expected` is the generation that the service must have. Raises InputError,
+        ConflictError, StaleVersionError, NotFoundError."""
+        return self.grid.update_service(name, model=model, replicas=replicas, expected=expected)
+
+    def rollback_service(self, name: str) -> ServiceView:
+        """Return a service to the version before its last update. Raises ConflictError, NotFoundError."""
+        return self.grid.rollback_service(name)
+
+    def stop_service(self, name: str) -> ServiceView:
+        """Stop a service after it has answered its running requests, and return immediately. Raises
+        NotFoundError."""
+        return self.grid.stop_service(name)
+
+    def remove_service(self, name: str) -> None:
+        """Delete the record of a stopped service. Raises ConflictError, NotFoundError."""
+        self.grid.remove_service(name)
