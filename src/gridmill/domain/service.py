@@ -55,9 +55,10 @@ class Service:
     first replica listens; after that, the port stays the same.
 
     `run_id` is the run in which the service runs, and `started` the time of its start. `changed` is the time
-    of the last change of the version or of the number of replicas. `ended` is the time at which the run ended;
-    None while the service is meant to run. `problem` is the reason why the run failed. `refused` is the id of
-    the last version of the followed alias that the service cannot serve, and `refusal` is the reason.
+    of the last change of the version or of the number of replicas. `ended` is the time at which the run
+    ended; None while the service is meant to run. `problem` is the reason why the run failed. `refused` is
+    the id of the last version of the followed alias that the service cannot serve, and `refusal` is the
+    reason.
 
     `report` is the last report of the process of the service, which belongs to the attempt `reported_by`.
     Times are Unix times in seconds.

@@ -276,8 +276,9 @@ def _imports(order: AttemptOrder) -> tuple[str, ...]:
 
 
 def _may_be_warm(order: AttemptOrder) -> bool:
-    """Returns whether the zygote may fork the job. Commands, services, jobs that run the code of a project, and
-    jobs with GPUs are executed as new programs, because GPU libraries must not start in a forked process."""
+    """Returns whether the zygote may fork the job. Commands, services, jobs that run the code of a project,
+    and jobs with GPUs are executed as new programs, because GPU libraries must not start in a forked
+    process."""
     return (
         order.job.kind not in (JobKind.COMMAND, JobKind.SERVICE)
         and not order.given.gpus

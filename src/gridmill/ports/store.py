@@ -149,9 +149,9 @@ class Store(Protocol):
 
     def live(self) -> Iterable[Record]:
         """Return all records that the control node holds in memory: all sites, resources, schedules,
-        backfills and services; chunks that are not done; deployments that are not GONE; leases that are not CLOSED;
-        unfinished runs with all their JobRuns; and placed or running attempts. The records are in the order
-        in which they were first written."""
+        backfills and services; chunks that are not done; deployments that are not GONE; leases that are not
+        CLOSED; unfinished runs with all their JobRuns; and placed or running attempts. The records are in the
+        order in which they were first written."""
 
     def list(
         self,

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from gridmill.domain.amounts import GIB, Amounts, show_bytes
 from gridmill.domain.frozen import replace
+from gridmill.domain.job import JobKind
 from gridmill.domain.plan import BringUp
 from gridmill.domain.resource import Resource, Sizing, asks_for_need
 from gridmill.scheduler.capacity import most_jobs, slot_of
@@ -25,6 +26,9 @@ from gridmill.scheduler.sizing import size_resource
 FLOOR = GIB
 """The smallest memory of a deployment in bytes, so that a later job that is slightly larger also fits into
 the deployment."""
+SERVICES_FLOOR = 2 * GIB
+"""The smallest memory of a deployment for services, which share a pod although each of them starts alone and
+never ends by itself."""
 FLOOR_SHARE = 8
 """On small nodes, the smallest memory of a deployment is at most the memory of the node divided by this
 number."""
@@ -107,7 +111,8 @@ def _compute_wanted(draft: DraftPlan, lane: Lane) -> Amounts:
     if resource.size is not None:
         sized = size_resource(resource, draft.snapshot.history, largest)
         wanted = max(wanted, sized.amounts.memory_bytes)
-    floor = min(FLOOR, largest.memory_bytes // FLOOR_SHARE)
+    least = SERVICES_FLOOR if resource.type == JobKind.SERVICE else FLOOR
+    floor = min(least, largest.memory_bytes // FLOOR_SHARE)
     memory = -(-max(wanted, floor) // POD_STEP) * POD_STEP
     return Amounts(cpus=cpus, memory_bytes=memory, gpus=gpus_of(resource))
 

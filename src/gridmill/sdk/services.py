@@ -38,8 +38,8 @@ class ServiceVerbs(Connected):
         self, name: str, *, model: str = "", replicas: int | None = None, expected: int | None = None
     ) -> ServiceView:
         """Change the version or the number of replicas of a running service, without a failed request. The
-        method returns immediately. `expected` is the generation that the service must have. Raises InputError,
-        ConflictError, StaleVersionError, NotFoundError."""
+        method returns immediately. `expected` is the generation that the service must have. Raises
+        InputError, ConflictError, StaleVersionError, NotFoundError."""
         return self.grid.update_service(name, model=model, replicas=replicas, expected=expected)
 
     def rollback_service(self, name: str) -> ServiceView:

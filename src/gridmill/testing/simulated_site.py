@@ -27,12 +27,21 @@ from gridmill.domain.pod_protocol import (
     Hello,
     PodEvent,
     PodOrder,
+    ServiceUpdate,
     Start,
     Stop,
     ToPod,
     Welcome,
 )
 from gridmill.domain.resource import MeasuredUse
+from gridmill.domain.serving import (
+    LoadedVersion,
+    ReplicaReport,
+    ReplicaState,
+    ServiceOrder,
+    ServiceReport,
+    ServiceState,
+)
 from gridmill.domain.site import Node, NodeUtilization
 from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, Cause
 from gridmill.domain.usage import ParallelTiming
@@ -149,8 +158,10 @@ class SimulatedWorld:
 
     `behave` returns the behaviour of each attempt. `step` executes all events up to the present time of the
     clock, and `next_event` returns the time of the next event. Several methods of this class inject faults.
-    `dial_seconds` is the number of seconds that a new pod needs to connect. No pod starts on the nodes in
-    `unfit`, `lacking` and `left`. For nodes in `lacking` and `left`, the site reports the reason.
+    `orders` has the newest order of each attempt of a service. A service whose version is in `broken` does
+    not become ready. `dial_seconds` is the number of seconds that a new pod needs to connect. No pod starts
+    on the nodes in `unfit`, `lacking` and `left`. For nodes in `lacking` and `left`, the site reports the
+    reason.
     """
 
     def __init__(
@@ -173,6 +184,8 @@ class SimulatedWorld:
         self.left: set[str] = set()
         self._refused: dict[str, PodReport] = {}
         self.dial_seconds = 0.1
+        self.orders: dict[str, ServiceOrder] = {}
+        self.broken: set[str] = set()
 
     def nodes(self) -> tuple[Node, ...]:
         """Returns the nodes that the test has set."""
@@ -382,6 +395,10 @@ class SimulatedWorld:
                     self._acknowledge(pod, number)
                 case Start(order=order):
                     self._start(pod, order)
+                    if order.service is not None:
+                        self._serve(pod, order.attempt_id, order.service)
+                case ServiceUpdate():
+                    self._serve(pod, message.attempt_id, message.order)
                 case Stop(attempt_id=attempt_id):
                     self._stop(pod, attempt_id)
                 case Goodbye():
@@ -408,6 +425,41 @@ class SimulatedWorld:
         pod.running[order.attempt_id] = execution
         self.executions.append(execution)
         pod.journal_event(order, self.clock.now(), EventType.STARTED, {"pid": len(self.executions)})
+
+    def _serve(self, pod: SimulatedPod, attempt_id: str, order: ServiceOrder) -> None:
+        """Reports that all replicas serve the order, or that they fail. An order that is not newer than the
+        present order is ignored."""
+        execution, before = pod.running.get(attempt_id), self.orders.get(attempt_id)
+        if execution is None or (before is not None and before.generation >= order.generation):
+            return
+        self.orders[attempt_id] = order
+        label, now = order.versions[0].label, self.clock.now()
+        fails = label in self.broken
+        generation = (before.generation if before is not None else 0) if fails else order.generation
+        replica = ReplicaReport(
+            number=1,
+            state=ReplicaState.WAITING if fails else ReplicaState.READY,
+            generation=generation,
+            pid=len(self.executions),
+            ready_at=now,
+            versions=(LoadedVersion(label=label),),
+        )
+        port = order.port or 41000 + len(self.executions)
+        report = ServiceReport(
+            name=order.name,
+            state=ServiceState.FAILED if fails else ServiceState.READY,
+            generation=generation,
+            seen_generation=order.generation,
+            address=f"http://{order.host}:{port}",
+            host=order.host,
+            port=port,
+            pid=len(self.executions),
+            started_at=now,
+            written_at=now,
+            replicas=(replica,) * order.replicas,
+            problem=f"{label} cannot be loaded" if fails else "",
+        )
+        pod.journal_event(execution.order, now, EventType.REPORT, {"report": to_builtins(report)})
 
     def _stop(self, pod: SimulatedPod, attempt_id: str) -> None:
         execution = pod.running.get(attempt_id)

@@ -3,7 +3,7 @@
 from gridmill.control.ledger import Transaction
 from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.control.steps.run_lifecycle import begin_run, resource_of, stop_run
-from gridmill.control.steps.services import add_event, changed_version, job_run_of, live_attempt, send_order
+from gridmill.control.steps.services import add_event, changed_version, live_attempt, send_order
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.amounts import show_bytes
 from gridmill.domain.artifact import Artifact
@@ -11,8 +11,9 @@ from gridmill.domain.footprint import service_bytes
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.naming import LAST_PORT, check_name
 from gridmill.domain.project import DEFAULT
-from gridmill.domain.run import Run
+from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.service import (
+    JOB,
     MOST_REPLICAS,
     Service,
     ServiceState,
@@ -24,7 +25,7 @@ from gridmill.domain.service import (
     why_not_served,
 )
 from gridmill.domain.site import LOCAL
-from gridmill.domain.states import FINISHED_RUNS, JobState
+from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, JobState
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_request
 
@@ -202,7 +203,7 @@ class ServiceUseCases(UseCases):
             transaction.delete(Service, name)
 
     def _known_service(self, name: str) -> Service:
-        service = self._ledger.snapshot.services.get(name)
+        service = self._ledger.read(Service, name)
         if service is None:
             raise NotFoundError(f"there is no service {name!r}", hint="`gridmill list services` shows them.")
         return service
@@ -218,7 +219,7 @@ class ServiceUseCases(UseCases):
     def _model_to_start(self, name: str, reference: str) -> _Model:
         """Return the version with which a service starts. Without a reference, this is the version that a
         stopped service served last, or the version that its alias names now."""
-        before = self._ledger.snapshot.services.get(name)
+        before = self._ledger.read(Service, name)
         if not reference and before is None:
             raise InputError(
                 f"service {name!r} does not exist, and no model is named",
@@ -254,10 +255,13 @@ class ServiceUseCases(UseCases):
 
     def _service_view(self, service: Service) -> ServiceView:
         """Return the view of a service. The caller holds the node's lock."""
-        transaction = self._control.begin()
-        job_run, run = job_run_of(transaction, service), transaction.get(Run, service.run_id)
+        # from the store, because a control node that only reads holds no records in memory
+        run = self._ledger.read(Run, service.run_id)
+        job_run = self._ledger.read(JobRun, f"{service.run_id}/{JOB}")
         state = state_of(service, run, job_run)
-        attempt = live_attempt(transaction, service)
+        attempt = self._ledger.read(Attempt, job_run.attempt_id) if job_run and job_run.attempt_id else None
+        if attempt is not None and attempt.state not in LIVE_ATTEMPTS:
+            attempt = None
         serves = attempt is not None and service.reported_by == attempt.id
         report = service.report if serves else None
         is_placed = job_run is not None and job_run.state is JobState.RUNNING
