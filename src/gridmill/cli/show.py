@@ -263,7 +263,9 @@ def show(
     kind = read_noun(noun)
     if not name and kind != Noun.CONTROL:
         raise InputError(f"the name of the {kind} is missing", hint=f"To list them: gridmill list {kind}")
-    with session(context, embed=kind != Noun.CONTROL, reading=True) as client:
+    # a running service needs a control node, which knows the present state of its replicas
+    reading = kind != Noun.SERVICE
+    with session(context, embed=kind != Noun.CONTROL, reading=reading) as client:
         found = find_noun(client.grid, kind, "/".join(name or ()))
         described = client.version(found.id) if isinstance(found, Artifact) else found
         alterations = client.list_alterations(found.name) if isinstance(found, Artifact) else ()

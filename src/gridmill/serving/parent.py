@@ -123,13 +123,18 @@ class Parent:
             return
         self._problem = ""
         try:
-            if (order.host, order.port) != (self._newest.host, self._newest.port):
+            if order.host != self._newest.host or order.port not in (0, self._port()):
                 self._move_to(order)
         except UnavailableError as error:
             self._problem = explained(error)
             return
         self._newest = self._target = order
         self._failures, self._start_at = 0, 0.0
+
+    def _port(self) -> int:
+        """Return the port at which the replicas accept connections. If the port was free to choose, later
+        orders name it, so that it stays the same in further parent processes."""
+        return int(self._listener.getsockname()[1])
 
     def _move_to(self, order: ServiceOrder) -> None:
         """Listen at the address of a new order. The replicas of the earlier order keep the earlier socket

@@ -15,17 +15,11 @@ from typing import TypeAlias
 
 from gridmill.codec import decode_message, encode_message
 from gridmill.domain.pod_protocol import (
-    Ack,
     Events,
-    Goodbye,
     Heartbeat,
     Hello,
     SecretRequest,
-    SecretValues,
-    Start,
-    Stop,
     ToPod,
-    Welcome,
 )
 from gridmill.errors import InputError
 from gridmill.ports.link import ReceivedMessage
@@ -71,7 +65,7 @@ class LineSplitter:
 def to_pod(line: bytes) -> ToPod:
     """Decodes a message that was sent by a control node. Raises InputError for any other message."""
     message = decode_message(line)
-    if isinstance(message, Welcome | Start | SecretValues | Stop | Ack | Goodbye | Heartbeat):
+    if isinstance(message, ToPod):
         return message
     raise InputError(f"a control node does not send messages of type {type(message).__name__}")
 

@@ -1,18 +1,23 @@
 """What a channel does about silence, slow readers and cuts in the stream, on a clock that moves when told."""
 
 import socket
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gridmill.codec import decode_message, encode_message
-from gridmill.domain.pod_protocol import Ack, Heartbeat
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.job import Job
+from gridmill.domain.pod_protocol import Ack, AttemptOrder, Heartbeat, Start, ToPod
+from gridmill.domain.serving import ServiceOrder
 from gridmill.errors import InputError
 from gridmill.testing.clock import FakeClock
 from gridmill.testing.link_suite import hello
 from gridmill.transport import spool
-from gridmill.transport.channel import SEND_LIMIT_BYTES, Channel, LineSplitter, for_spool, for_tls
+from gridmill.transport.channel import SEND_LIMIT_BYTES, Channel, LineSplitter, for_spool, for_tls, to_pod
 from gridmill.transport.pod_side import StreamLink
 from gridmill.transport.server import EventLoop
 from gridmill.transport.socket import SocketWire
@@ -158,3 +163,29 @@ def test_a_line_over_the_limit_is_refused():
     assert inbox.feed(b"0123456789\n") == [b"0123456789"]
     with pytest.raises(InputError, match="longer than 10 bytes"):
         inbox.feed(b"01234567890")
+
+
+@pytest.mark.parametrize("kind", get_args(ToPod), ids=lambda kind: kind.__name__)
+def test_a_pod_accepts_every_message_that_a_control_node_sends(kind: type[ToPod]):
+    values = {
+        "acknowledged": 1,
+        "number": 2,
+        "time": 3.0,
+        "reason": "why",
+        "attempt_id": "p-1.j.1",
+        "sealed": "c2VhbGVk",
+        "order": ServiceOrder(name="rain", versions=()),
+    }
+    if kind is Start:
+        values["order"] = AttemptOrder(
+            attempt_id="p-1.j.1",
+            token="t",
+            run_id="p-1",
+            pipeline="p",
+            job=Job(name="j", command=CommandSpec(run="true")),
+            given=Amounts(),
+            root="/root",
+            output_uri="files/p/j/p-1.j.1",
+        )
+    message = kind(**{name: values[name] for name in values if name in kind.__dataclass_fields__})
+    assert to_pod(encode_message(message)) == message
