@@ -18,6 +18,8 @@ from gridmill.domain.resource import MeasuredUse, Measurement, Resource, Sizing
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.schedule import Schedule, ScheduleSpec
 from gridmill.domain.secret import Secret
+from gridmill.domain.service import Service
+from gridmill.domain.serving import ReplicaReport, ReplicaState, ServiceReport, ServiceState
 from gridmill.domain.sink_overrides import Alterations, AlterVerb, SinkChange, SinkPart
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.domain.sql_statement import Given
@@ -44,6 +46,35 @@ def a_project(name: str = "vision", **fields: Any) -> Project:  # noqa: ANN401
 def a_secret(name: str = "db-password") -> Secret:
     """Returns a secret whose sealed value is no real value."""
     return Secret(name=name, version=3, sealed="c2VhbGVk", key_id="0f" * 8, created=1e9, changed=1e9 + 0.125)
+
+
+def a_service(name: str = "rain") -> Service:
+    """Returns a service with a report of one replica."""
+    replica = ReplicaReport(number=0, state=ReplicaState.READY, generation=2, pid=7, ready_at=1e9 + 0.125)
+    report = ServiceReport(
+        name=name,
+        state=ServiceState.READY,
+        generation=2,
+        seen_generation=2,
+        address="http://127.0.0.1:40001",
+        host="127.0.0.1",
+        port=40001,
+        pid=6,
+        started_at=1e9,
+        written_at=1e9 + 0.5,
+        replicas=(replica,),
+    )
+    return Service(
+        name=name,
+        model="weather/lstm@champion",
+        version="weather/lstm@2",
+        follows="weather/lstm@champion",
+        previous="weather/lstm@1",
+        generation=2,
+        port=40001,
+        report=report,
+        reported_by="service-rain-1.serve.1",
+    )
 
 
 def a_job(name: str = "work") -> Job:
@@ -246,6 +277,7 @@ def one_of_each() -> tuple[Noun, ...]:
         a_project(),
         a_measurement(),
         a_secret(),
+        a_service(),
         a_lease(),
     )
 
