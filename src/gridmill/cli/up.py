@@ -271,11 +271,13 @@ def down(
 
     If the control node has active runs, the command names them and fails, unless --all is given. To stop the
     control node and leave the jobs of `gridmill up` running, stop its process with Ctrl-C or SIGTERM
-    instead.
+    instead. Services go on, unless --all is given.
     """
     try:
         with session(context, embed=False) as client:
             control, runs = client.control(), [run.id for run in client.list_runs(states=_UNFINISHED)]
+            services = [one.service for one in client.list_services() if one.service.is_meant_to_run]
+            runs = [run for run in runs if all or run not in {one.run_id for one in services}]
             client.grid.shutdown(all=all)
             ended = client.wait_for_end(_END_SECONDS)
     except HungNodeError:
@@ -286,6 +288,8 @@ def down(
         return print(f"nothing to stop: {error.message}")
     if json:
         return emit({"ended": control.pid if ended else None, "stopped": runs})
+    if services and not all:
+        print_error(f"still running: {', '.join(f'service {one.name}' for one in services)}")
     print_error(f"stopped: {', '.join(runs)}; to continue a run: gridmill resume RUN") if runs else None
     message = "has stopped" if ended else "is stopping"
     return print(f"the control node of {control.home} (process {control.pid}) {message}")

@@ -265,7 +265,8 @@ class ServiceUseCases(UseCases):
         serves = attempt is not None and service.reported_by == attempt.id
         report = service.report if serves else None
         is_placed = job_run is not None and job_run.state is JobState.RUNNING
-        why = "" if job_run is None or is_placed else job_run.message
+        is_held_up = job_run is not None and service.is_meant_to_run and not is_placed
+        why = job_run.message if job_run is not None and is_held_up else ""
         messages = (service.problem, why, report.problem if report is not None else "", service.refusal)
         host = f"[{service.host}]" if ":" in service.host else service.host
         return ServiceView(
