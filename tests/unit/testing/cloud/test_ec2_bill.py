@@ -1,6 +1,5 @@
 """The bill of the simulated EC2 is that of the price pages, by the second."""
 
-
 from tests.kit.ec2 import run
 
 from gridmill.testing.cloud.bill import Bill, Charge
