@@ -21,7 +21,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "update service rain --model weather/lstm@champion",
         "update service rain --replicas 4",
     ),
-    "rollback": ("rollback service rain",),
+    "rollback": ("rollback service rain", "rollback service rain --no-wait"),
     "start": (
         "start run pipeline.yaml",
         "start service rain --model weather/lstm@champion --replicas 2",

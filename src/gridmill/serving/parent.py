@@ -123,6 +123,7 @@ class Parent:
             return
         self._problem = ""
         try:
+            # a port that was free to choose is named by later orders, so that it stays the same
             if order.host != self._newest.host or order.port not in (0, self._port()):
                 self._move_to(order)
         except UnavailableError as error:
@@ -130,11 +131,6 @@ class Parent:
             return
         self._newest = self._target = order
         self._failures, self._start_at = 0, 0.0
-
-    def _port(self) -> int:
-        """Return the port at which the replicas accept connections. If the port was free to choose, later
-        orders name it, so that it stays the same in further parent processes."""
-        return int(self._listener.getsockname()[1])
 
     def _move_to(self, order: ServiceOrder) -> None:
         """Listen at the address of a new order. The replicas of the earlier order keep the earlier socket

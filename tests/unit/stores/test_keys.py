@@ -48,6 +48,7 @@ def test_keys_and_parents():
         "Measurement": ("weather-1.work.1", "training/lstm"),
         "Lease": ("lease-1", "aws"),
         "Secret": ("db-password", ""),
+        "Service": ("rain", ""),
     }
 
 
