@@ -10,6 +10,7 @@ HEAVY = {"light", "start-up"}
 
 PROCESSES = {
     ("gridmill.farm.confinement", "gridmill.pod.confined"),
+    ("gridmill.pod.start", "gridmill.serving"),
     ("gridmill.sdk.embedded_node", "gridmill.embedded"),
     ("gridmill.sites.batch.context", "gridmill.bootstrap.batch_attempt"),
     ("gridmill.sites.batch.runner", "gridmill.pod"),

@@ -90,7 +90,7 @@ class ControlNode:
                 receive(starting, control.bring_ups)
                 observe(control)
                 advance(control)
-                keep_services(control)
+                keep_services(control.endings, control.reads, control.names, control.timeline.now())
                 until_due = min(
                     keep_schedules(control), keep_backfills(control), reconsider_sites(control.job_moves)
                 )

@@ -4,7 +4,7 @@ now, and a service whose run has ended is marked as ended."""
 from collections.abc import Callable, Iterator
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import BackgroundReads, Catalog, Control
+from gridmill.control.state import BackgroundReads, Catalog, Endings, FollowedNames
 from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.control.steps.reuse_forecast import why_broken
 from gridmill.control.steps.services import add_event, changed_version, send_order
@@ -34,23 +34,24 @@ class EndedRun:
     message: str = ""
 
 
-def keep_services(control: Control) -> None:
+def keep_services(endings: Endings, reads: BackgroundReads, names: FollowedNames, now: float) -> None:
     """Follow the aliases that services follow, if an alias or a version has changed, and mark services as
     ended whose runs have ended."""
-    services = [one for one in control.ledger.snapshot.services.values() if one.is_meant_to_run]
+    ledger = endings.ledger
+    services = [one for one in ledger.snapshot.services.values() if one.is_meant_to_run]
     if not services:
         return
-    transaction = control.ledger.begin(control.timeline.now())
-    for service, run in _ended(control.ledger, services):
+    transaction = ledger.begin(now)
+    for service, run in _ended(ledger, services):
         transaction.put(decide_end_of_service(service, run, transaction.now))
-    if control.names.may_have_moved:
-        control.names.may_have_moved = False
+    if names.may_have_moved:
+        names.may_have_moved = False
         for service in services:
             current = transaction.get(Service, service.name)
             if current is not None and current.is_meant_to_run and current.follows:
-                _follow(control, transaction, current)
+                _follow(endings, reads, names, transaction, current)
     if transaction.nouns:
-        control.ledger.stage(transaction)
+        ledger.stage(transaction)
 
 
 def _ended(ledger: Ledger, services: list[Service]) -> Iterator[tuple[Service, EndedRun]]:
@@ -69,8 +70,14 @@ def decide_end_of_service(service: Service, run: EndedRun, now: float) -> Servic
     return replace(service, ended=now, problem=(run.message or "its run failed") if failed else "")
 
 
-def _follow(control: Control, transaction: Transaction, service: Service) -> None:
-    followed = _read_alias(control.catalog, control.reads, service, control.names.look_again)
+def _follow(
+    endings: Endings,
+    reads: BackgroundReads,
+    names: FollowedNames,
+    transaction: Transaction,
+    service: Service,
+) -> None:
+    followed = _read_alias(endings.catalog, reads, service, names.look_again)
     if followed is None:
         return
     after = decide_follow(service, followed, transaction.now)
@@ -79,7 +86,7 @@ def _follow(control: Control, transaction: Transaction, service: Service) -> Non
     transaction.put(after)
     if after.version != service.version:
         add_event(transaction, after, ServiceState.UPDATING, f"{after.follows} names {after.version} now")
-        send_order(control.catalog, control.storage, control.channels, transaction, after)
+        send_order(endings.catalog, endings.storage, endings.channels, transaction, after)
     elif after.refusal and after.refusal != service.refusal:
         add_event(transaction, after, ServiceState.RUNNING, after.refusal)
 
