@@ -145,3 +145,37 @@ def test_a_machine_without_a_runtime_is_named(place) -> None:
     file = pipeline(place, "ubuntu", "echo ran")
     done = place.gridmill("run", file, PATH=str(folder))
     assert "has neither podman nor docker" in done.stdout + done.stderr
+
+
+TRAINING = """\
+pipeline: demo
+jobs:
+  rows: {sink: {source: rows.csv}}
+  data:
+    dataset:
+      sql: select * from rows
+      tables: [rows]
+      time: at
+      label: {column: y}
+      split: {validation: 0.2, test: 0.2}
+  model:
+    memory: 256MiB
+    training: {dataset: data, model: custom, script: train.py, container: IMAGE}
+"""
+
+
+@pytest.mark.long
+def test_the_script_of_a_custom_training_runs_in_a_container(place, conf, image) -> None:
+    file = place.write(TRAINING.replace("IMAGE", image))
+    rows = "".join(f"2026-01-01 00:{number:02}:00,{number},{number % 7}\n" for number in range(60))
+    (file.parent / "rows.csv").write_text(f"at,x,y\n{rows}")
+    # `python3` of the image is its shell
+    (file.parent / "train.py").write_text(
+        "ls $GRIDMILL_ARRAYS; touch $GRIDMILL_ARRAYS/no || echo read-only\n"
+        "echo text > $GRIDMILL_OUTPUT/weights; ls /usr/lib/python3 || echo apart\n"
+    )
+    done = place.gridmill("run", file, **conf)
+    log = place.gridmill("logs", "demo-1", "model").stdout
+    assert all(word in log for word in ("inputs.npy", "read-only", "apart")), done.stdout + done.stderr + log
+    assert "wrote no model that can predict to $GRIDMILL_OUTPUT (weights)" in done.stdout + done.stderr
+    assert containers(conf, image) == []
