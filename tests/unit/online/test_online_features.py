@@ -1,6 +1,7 @@
 """Requests to a view: statuses, defaults, unknown keys, wrong values, and views that are old or broken."""
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -202,6 +203,43 @@ def test_an_old_view_is_served_as_stale_or_refused(case: OnlineCase):
         ask(case, {"id": 1}, policy=refusing)
     case.refresh()
     assert ask(case, {"id": 1}, policy=refusing)[0]["x_mean_10m"] == (3.0, Status.PRESENT)
+
+
+def test_rows_of_a_new_outage_leave_the_view(case: OnlineCase):
+    outage = {"time": "at", "begins": "2024-01-01T00:04", "ends": "2024-01-01T00:06", "reason": "broken"}
+    output = case.tables.tables["temps"]
+    case.tables.tables["temps"] = replace(output, details={**output.details, "outages": [outage]})
+    features = case.features()
+    assert features.features_for([{"id": 1, "x": 0.0}]).columns["x_mean_10m"].to_pylist() == [2.0]
+    case.refresh()
+    assert features.features_for([{"id": 1, "x": 0.0}]).columns["x_mean_10m"].to_pylist() == [1.0]
+    features.close()
+
+
+def test_requests_during_a_refresh_see_one_version(case: OnlineCase):
+    """Each answer is that of the version that it names, while another thread loads rows."""
+    expected = {0: 2}
+    for number in range(1, 6):
+        append(case, rows(*((1, 7 + place / 100, 1.0) for place in range(number))))
+        expected[number] = expected[number - 1] + number
+    newest = case.tables.tables["temps"]
+
+    def follow() -> None:
+        for number in range(1, 6):
+            case.tables.tables["temps"] = replace(newest, table_version=number)
+            case.refresh()
+
+    features, seen = case.features(), set()
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(follow)
+        while 5 not in seen:
+            made = features.features_for([{"id": 1, "x": 0.0}])
+            number = made.held["temps"].number
+            assert made.columns["x_count_10m"].to_pylist() == [expected[number]]
+            seen.add(number)
+            assert not (done.done() and done.exception())
+        done.result()
+    features.close()
 
 
 SERVE = OnlinePolicy(on_broken=OnTrouble.SERVE)
