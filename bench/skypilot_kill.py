@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from bench.measure import OUT, REPOSITORY
 from gridmill.errors import UnavailableError
@@ -294,9 +295,13 @@ def section() -> str:
     """The section of the page with the table of the last measurement. It is empty without a measurement."""
     if not _RESULT.exists():
         return ""
-    result = json.loads(_RESULT.read_text())
+    return section_of(json.loads(_RESULT.read_text()))
+
+
+def section_of(result: Mapping[str, Any]) -> str:
+    """The section of the page with the table of a result."""
     lines = [
-        f"| {one['step']} | {'at once' if one['restarted'] else 'never'} | {one['machines']} |"
+        f"| {one['step']} | {_server(one)} | {one['machines']} |"
         f" {', '.join(one['enders']) or 'nothing' if one['machines'] else ''} |"
         for one in sorted(result["outcomes"], key=_place)
     ]
@@ -310,6 +315,12 @@ def section() -> str:
     )
 
 
+def _server(one: Mapping[str, object]) -> str:
+    if one["step"] == Step.NONE:
+        return "is not killed"
+    return "starts again at once" if one["restarted"] else "never starts again"
+
+
 def _place(one: Mapping[str, object]) -> tuple[object, int]:
     return one["restarted"], [step.value for step in Step].index(str(one["step"]))
 
@@ -317,20 +328,20 @@ def _place(one: Mapping[str, object]) -> tuple[object, int]:
 _TEXT = """
 {heading}
 
-`python -m bench.skypilot_kill ENVIRONMENT` kills SkyPilot at the same steps of a launch, against the same
-simulated EC2 with the same machines in namespaces. This is a simulation: no instance of AWS was used.
-SkyPilot {version}, measured on {date}, with `sky launch --down -i 0`, which ends an idle machine as early as
-SkyPilot can. All its processes, also its API server, get SIGKILL. The machines are counted {waited:.0f} s
-later.
+`python -m bench.skypilot_kill ENVIRONMENT` kills SkyPilot at the steps of a launch, against the simulated EC2
+whose machines are hosts in namespaces. This is a simulation: no instance of AWS was used. It was measured on
+{date} with SkyPilot {version} and `sky launch --down -i 0`, which ends an idle machine as early as SkyPilot
+can. All its processes, also its API server, get SIGKILL. The instances are counted {waited:.0f} s later.
 
-| SkyPilot is killed | API server starts again | instances that run | set to end them |
+| SkyPilot is killed | its API server | instances that run | programs that would end them |
 |---|---|---|---|
 {rows}
 
-Its instances have the shutdown behavior `stop`. The program on the machine that ends it (skylet) is
-installed last. The machines of this test have no internet, so that the installation of SkyPilot's runtime
-(from astral.sh and PyPI) fails, and the test cannot kill SkyPilot after skylet has started. In a real
-account, a machine that skylet runs on ends itself.
+The instances have the shutdown behavior `stop`. The program on the machine that ends it (skylet) starts
+after the machine was prepared. The machines of this test have no internet. Therefore the preparation fails
+when it downloads uv from astral.sh and SkyPilot's runtime from PyPI, and SkyPilot gets no further. What
+happens if SkyPilot is killed while skylet runs was not measured. A machine that Gridmill rents arms its timer
+at the start of its boot, so that it ends itself at all these steps (first table, `shutdown`).
 """
 
 
