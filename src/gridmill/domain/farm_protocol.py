@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from gridmill.domain.amounts import pick
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.pod_protocol import PodOrder
+from gridmill.domain.pod_protocol import PodEvent, PodOrder
 from gridmill.domain.site import GpuSlot, Node, NodeUtilization
 from gridmill.errors import InputError
 
@@ -220,6 +220,30 @@ class BucketObjects:
     """The objects that the receiver must download from a bucket."""
 
     parcels: tuple[BucketObject, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultExport:
+    """The permission to export the result of an attempt. If the home of the attempt sends nothing for
+    `after_seconds`, the farm uploads the events of the ended attempt and its output folder `uri` (empty:
+    without a folder). `urls` are signed URLs: each of them allows its owner to write one object. The last
+    one is for the index, which is written last. The URLs are secrets, and Gridmill never stores them."""
+
+    pod_id: str
+    uri: str
+    urls: tuple[str, ...] = field(repr=False)
+    after_seconds: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedResult:
+    """The index of an exported result: the events of the attempt, the manifest of its output folder (None if
+    there is no folder), and the chunks in each object, in the order of the objects."""
+
+    attempt_id: str
+    events: tuple[PodEvent, ...]
+    manifest: Manifest | None
+    parts: tuple[tuple[ChunkSlice, ...], ...]
 
 
 def check_versions(*, tenant: str, farm: str, protocol: int = FARM_PROTOCOL) -> None:

@@ -45,6 +45,7 @@ class RentalEstimate:
     has the known costs of one machine, in micro-units of `currency`. `price_micros` is the price of one
     machine per hour, or None if it is unknown. `unknown` names everything that the estimate lacks, and
     `assumed` names the values that were not measured. `warning` is a risk of the machine for this job.
+    `away` is where the machine stores the result while the control node is away.
     """
 
     instance_type: str
@@ -57,6 +58,7 @@ class RentalEstimate:
     assumed: tuple[str, ...] = ()
     machines: int = 1
     warning: str = ""
+    away: str = ""
 
     @property
     def total_seconds(self) -> float | None:
@@ -140,5 +142,6 @@ def estimate_lines(estimate: RentalEstimate) -> tuple[str, ...]:
         f"{costs} ({'each machine: ' if several else ''}{parts})" if parts else costs,
         *(f"not known: {one}" for one in estimate.unknown),
         *(f"assumed: {one}" for one in estimate.assumed),
+        *((f"while the control node is away: {estimate.away}",) if estimate.away else ()),
         *((f"warning: {estimate.warning}",) if estimate.warning else ()),
     )

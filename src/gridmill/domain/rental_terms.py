@@ -57,6 +57,14 @@ class _Setting:
         return InputError(f"{self.text!r} {problem}", hint=hint, place=self.place)
 
 
+EXPORT = "export"
+"""The setting of a site with the bucket to which its machines export results."""
+AFTER_CAP_SECONDS = 3600.0
+"""The signed URLs for the results of a machine are valid for this time after its longest time."""
+LONGEST_SIGNATURE_SECONDS = 7 * 86_400.0
+"""The longest time for which a signed URL is valid at S3 (Signature Version 4, `X-Amz-Expires`)."""
+
+
 def rental_terms(resource: Resource, site: Site) -> RentalTerms:
     """Return the conditions under which machines may be rented for the resource at its cloud site. Raises
     InputError, with the place of the setting, if a setting is unknown or has an invalid value."""
@@ -81,6 +89,11 @@ def rental_terms(resource: Resource, site: Site) -> RentalTerms:
     if terms.keep_on_failure_seconds > terms.max_seconds:
         raise settings["keep_on_failure"].wrong(
             "is longer than the longest rental", "Set a shorter time, or increase max_hours."
+        )
+    if EXPORT in site.settings and terms.max_seconds + AFTER_CAP_SECONDS > LONGEST_SIGNATURE_SECONDS:
+        raise settings["max_hours"].wrong(
+            "is too long for signed URLs of the bucket for results, which are valid for at most 7 days",
+            "Set at most 167 hours, or remove the setting `export` of the site.",
         )
     return terms
 

@@ -22,6 +22,7 @@ from gridmill.domain.farm_protocol import (
     MissingChunks,
     PlaceTree,
     PodNames,
+    ResultExport,
 )
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
@@ -29,6 +30,7 @@ from gridmill.farm.auth import Asking, TenantMiddleware, TheFarm, done, reply
 from gridmill.farm.deployment_requests import deploy, end, look, observe
 from gridmill.farm.files import TenantFiles
 from gridmill.farm.join import JoinRateLimiter, WrongSecretError, join
+from gridmill.farm.result_export import ExportGrant, checked
 from gridmill.farm.state import Farm
 from gridmill.http.errors import answer_errors, failure
 from gridmill.ports.site import PodReports
@@ -248,6 +250,14 @@ def give_to_bucket(farm: TheFarm, tenant: Asking, wanted: BucketObject) -> Respo
     return done()
 
 
+@staging.put("/exports/{attempt_id}", status_code=204, response_class=Response)
+def permit_export(farm: TheFarm, tenant: Asking, attempt_id: Name, wanted: ResultExport) -> Response:
+    """Permit the farm to upload the result of the attempt to a bucket while the tenant is away. The request
+    may be repeated, which replaces the URLs."""
+    farm.exports.put(checked(ExportGrant(tenant=tenant.name, attempt_id=attempt_id, export=wanted)))
+    return done()
+
+
 @staging.delete("/attempts/{attempt_id}", status_code=204, response_class=Response)
 def delete_attempt(
     farm: TheFarm,
@@ -257,5 +267,6 @@ def delete_attempt(
 ) -> Response:
     """Delete the files that were transferred for the attempt, and the results of the attempt. With `keep`,
     the chunks of the results stay on the farm."""
+    farm.exports.drop(tenant.name, attempt_id)
     _files_of(farm, tenant).delete_attempt(attempt_id, keep=keep)
     return done()

@@ -16,7 +16,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from gridmill.domain.farm_protocol import BucketObject, EarlyTree, Manifest, PlaceTree
+from gridmill.domain.farm_protocol import BucketObject, ChunkSlice, EarlyTree, Manifest, PlaceTree
 from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, NotFoundError, UnavailableError, UnsafePathError
@@ -330,6 +330,12 @@ class TenantFiles:
     def give(self, parcel: BucketObject) -> None:
         """Uploads chunks to a bucket. Raises NotFoundError, InputError, DataError and UnavailableError."""
         write(parcel, self.fetch([one.chunk for one in parcel.slices]), self._bucket_hosts)
+
+    def put_object(self, url: str, content: bytes) -> None:
+        """Uploads an object to a bucket. Raises InputError and UnavailableError."""
+        piece = ChunkSlice(chunk="", begin=0, size_bytes=len(content))
+        whole = Chunk(hash="", data=content)
+        write(BucketObject(url=url, slices=(piece,)), (whole,), self._bucket_hosts)
 
     def delete_draft(self, attempt_id: str) -> None:
         """Deletes the inputs of an attempt that does not read them any more. The results of the attempt

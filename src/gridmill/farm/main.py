@@ -38,9 +38,11 @@ from gridmill.farm.deployment import (
 )
 from gridmill.farm.deployment_requests import end_pods, settle
 from gridmill.farm.disk import OVER_SECONDS, FarmDisk, TenantLimits, TenantUse
+from gridmill.farm.result_export import ResultExporter
 from gridmill.farm.state import Farm
 from gridmill.farm.store import LostResults, obsolete_losses, open_records
-from gridmill.farm.tenant import Invitation, LastContact, Tenant
+from gridmill.farm.tenant import Invitation, LastContact, Tenant, unknown_tenant
+from gridmill.farm.tenant_sandbox import TenantSandbox
 from gridmill.farm.unix_users import PASS, end_processes, refuse_together, why_one_user
 from gridmill.http.connections import raise_open_files
 from gridmill.http.server import Server, serve
@@ -415,12 +417,14 @@ class RunningFarm:
     farm: Farm
     server: Server
     tick_loop: TickLoop
+    exporter: ResultExporter
 
     def stop(self) -> None:
         """Disconnects the tenants and stops the loop. The pods continue to run. The call can be repeated."""
         for quarters in tuple(self.farm.sandboxes.values()):
             quarters.relay.end()
         self.server.stop()
+        self.exporter.close()
         self.tick_loop.close()
         self.farm.close()
 
@@ -464,7 +468,24 @@ def start(
         raise
     farm.disk.start()
     keeper.start()
-    return RunningFarm(farm=farm, server=server, tick_loop=keeper)
+    exporter = exporter_of(farm)
+    exporter.start()
+    return RunningFarm(farm=farm, server=server, tick_loop=keeper, exporter=exporter)
+
+
+def exporter_of(farm: Farm) -> ResultExporter:
+    """Returns the exporter of the results at this farm."""
+
+    def silent_seconds(tenant: str) -> float:
+        return farm.now() - farm.last_contacts.get(tenant, farm.now())
+
+    def sandbox_of(name: str) -> TenantSandbox:
+        tenant = farm.records.find(Tenant, name)
+        if tenant is None:
+            raise unknown_tenant()
+        return farm.sandbox_of(tenant)
+
+    return ResultExporter(farm.exports, silent_seconds, sandbox_of, farm.settings.home / "farm" / "exporting")
 
 
 def _why_one_user(settings: Settings, place: Site) -> str:

@@ -16,6 +16,7 @@ from gridmill.farm.confinement import why_not_isolated
 from gridmill.farm.deployment import TenantDeployment
 from gridmill.farm.disk import FarmDisk
 from gridmill.farm.files import TenantFiles
+from gridmill.farm.result_export import ExportGrants
 from gridmill.farm.store import RecordStore
 from gridmill.farm.tenant import Tenant, authorised, unknown_tenant
 from gridmill.farm.tenant_sandbox import TenantSandbox, open_sandbox
@@ -81,6 +82,7 @@ class Farm:
     last_contacts: dict[str, float] = field(default_factory=dict)
     sandboxes: dict[str, TenantSandbox] = field(default_factory=dict)
     opening: threading.Lock = field(default_factory=threading.Lock)
+    exports: ExportGrants = field(default_factory=ExportGrants)
     forecasts: KeptForecast = field(default_factory=KeptForecast)
 
     def authorise(self, certificate: str, token: str) -> Tenant | None:

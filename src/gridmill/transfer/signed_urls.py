@@ -135,7 +135,7 @@ def send(url: str, size_bytes: int, pieces: Iterable[Content]) -> None:
     headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
     body: Any = _little(pieces)
     request = urllib.request.Request(url, body, headers, method="PUT")
-    opener = urllib.request.build_opener(_NoRedirect, _PlainHandler(_ANY), _SecureHandler(_ANY))
+    opener = urllib.request.build_opener(_NoRedirect, _PlainHandler(ANY_HOST), _SecureHandler(ANY_HOST))
     with opener.open(request, timeout=SILENCE_SECONDS) as answer:
         answer.read(_TOLD_BYTES)
 
@@ -210,7 +210,7 @@ class _AnyHost(Container[str]):
         return True
 
 
-_ANY = _AnyHost()
+ANY_HOST = _AnyHost()
 """The home may contact any host, because its owner configured the hosts."""
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from gridmill.control.steps.inputs import leaves_checkpoints
-from gridmill.domain.amounts import Amounts
+from gridmill.domain.amounts import Amounts, show_seconds
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
 from gridmill.domain.lease import Lease
-from gridmill.domain.rental_terms import rental_terms
+from gridmill.domain.rental_terms import AFTER_CAP_SECONDS, EXPORT, rental_terms
 from gridmill.domain.resource import Resource
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.views import PlannedJob
@@ -165,13 +165,24 @@ def _previews(
         resource = resources.get(name)
         if resource is None or resource.site not in facts.markets:
             continue
-        previews[name] = preview_rental(
+        site = facts.sites[resource.site]
+        preview = preview_rental(
             resource,
-            facts.sites[resource.site],
+            site,
             planned.sizing,
             facts.markets[resource.site],
             facts.leases,
             run_seconds=run_seconds,
             transfer=transfer,
         )
+        rental = preview.rental and replace(preview.rental, away=_away_text(site))
+        previews[name] = replace(preview, rental=rental)
     return previews
+
+
+def _away_text(site: Site) -> str:
+    """Return where the machines of a site store results while the control node is away; empty if they stay on
+    the machine."""
+    bucket = site.settings.get(EXPORT, "")
+    hours = show_seconds(AFTER_CAP_SECONDS)
+    return f"results go to {bucket}, by signed URLs until {hours} after max_hours" if bucket else ""

@@ -107,10 +107,12 @@ class Rentals:
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
         end_command: Callable[[str], str] = lambda _: "",
+        exports: object = None,
     ) -> None:
-        """`end_command` returns the command with which the machine of a token ends itself."""
+        """`end_command` returns the command with which the machine of a token ends itself. `exports` are the
+        results that machines export to a bucket."""
         self._settings, self._site, self._parsed = settings, site, parsed
-        self._end_command = end_command
+        self._end_command, self._exports = end_command, exports
         self._monotonic, self._now = monotonic, now
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
@@ -227,7 +229,10 @@ class Rentals:
         left = lease.terms.max_seconds - (self._now() - (launched or self._now()))
         seconds = max(_LEAST_LEASE_SECONDS, left)
         try:
-            farm: SitePort = find("machines", "open")(self._settings, self._site, keys.path / _FARM, seconds)
+            opened, dead_man = (keys.path / _FARM, seconds), lease.terms.dead_man_seconds
+            farm: SitePort = find("machines", "open")(
+                self._settings, self._site, *opened, exports=self._exports, dead_man_seconds=dead_man
+            )
         except GridmillError as error:
             raise UnavailableError(
                 f"the machine of lease {lease.id} cannot be used: {error.message}", hint=error.hint

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from gridmill.domain.amounts import show_seconds
 from gridmill.domain.artifact import Artifact
@@ -73,6 +73,26 @@ def ended_machine(lease: Lease, now: float) -> EndedMachine:
     return EndedMachine(reason=why, left=not at_cap)
 
 
+class MachineExports(Protocol):
+    """The results that machines exported to a bucket while this home was away."""
+
+    def collect(self, pod_id: str) -> tuple[PodEvent, ...]:
+        """Returns the events of the exported results of a pod, after the results are at home. Raises
+        UnavailableError."""
+
+    def settle_pod(self, pod_id: str) -> None:
+        """Notes that no result of the pod is needed any more."""
+
+    def start(self) -> None:
+        """Starts to delete objects that are not needed any more."""
+
+    def clear(self) -> None:
+        """Deletes all objects, because the site was removed."""
+
+    def close(self) -> None:
+        """Stops. May be repeated."""
+
+
 class CloudSite:
     """A site whose machines are rented. This class is safe to call from several threads."""
 
@@ -89,7 +109,10 @@ class CloudSite:
         self.owner = owner
         self._settings, self._site, self._parsed, self._cloud = settings, site, parsed, cloud
         self._monotonic, self._now = monotonic, now
-        self._rentals = Rentals(settings, site, parsed, monotonic, now, self._end_command)
+        self._exports: MachineExports = find("machines", "exports")(settings, site)
+        self._rentals = Rentals(
+            settings, site, parsed, monotonic, now, self._end_command, exports=self._exports
+        )
         self._lock = threading.Lock()
         self._leases: dict[str, Lease] | None = None
         """The open leases by pod; None until the control node has named them."""
@@ -159,6 +182,16 @@ class CloudSite:
         if connection is None or not isinstance(connection.site, EarlyTransferSite):
             return ""
         return ", ".join(connection.site.early_transfers().values())
+
+    # --- ExternalCleanup
+
+    def clean_up_previous(self) -> None:
+        """See ExternalCleanup."""
+        self._exports.start()
+
+    def delete_all(self) -> None:
+        """See ExternalCleanup."""
+        self._exports.clear()
 
     # --- SitePort
 
@@ -289,7 +322,7 @@ class CloudSite:
         machine can be reached. Raises UnavailableError."""
         lease = self._lease(pod_id)
         if lease is None or lease.state is not LeaseState.READY:
-            return ()
+            return self._exports.collect(pod_id)
         return self._rentals.connection(lease).site.undelivered_events(pod_id)
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
@@ -301,6 +334,7 @@ class CloudSite:
             lease = self._lease(pod_id)
             if lease is not None and lease.state is LeaseState.READY:
                 self._tear_down(pod_id, lease)
+            self._exports.settle_pod(pod_id)
 
     def _tear_down(self, pod_id: str, lease: Lease) -> None:
         began = self._given_up.setdefault(pod_id, self._monotonic())
@@ -317,6 +351,7 @@ class CloudSite:
 
     def close(self) -> None:
         """Closes the site. The machines and their pods continue."""
+        self._exports.close()
         self._rentals.close()
         self._cloud.close()
 

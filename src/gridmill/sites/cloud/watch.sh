@@ -30,6 +30,10 @@ busy() {  # whether an attempt runs in a pod that is alive, which means that the
     return 1
 }
 
+exporting() {  # whether the farm uploads a result to a bucket, which it shows in this file every 20 s
+    [ -n "$(find "$FARM/farm/exporting" -mmin -2 2>/dev/null)" ]
+}
+
 finish() {  # repeated in each round, because a shutdown may hang
     [ -e "$dir/reason" ] || store "$dir/reason" "$1"
     echo "gridmill: this machine ends itself: $1" >&2
@@ -52,7 +56,7 @@ while :; do
     used=$((used + now - before)) before=$now
     mark=$(cat "$RUN/contact" 2>/dev/null)
     working=0
-    if busy; then working=1; fi
+    if busy || exporting; then working=1; fi
     if [ "$mark" != "$seen" ] || [ $working = 1 ]; then last=$now seen=$mark; fi
     silent=$((now - last))
     store "$dir/used" "$used"

@@ -37,6 +37,7 @@ from gridmill.domain.farm_protocol import (
     MissingChunks,
     PlaceTree,
     PodNames,
+    ResultExport,
     check_versions,
 )
 from gridmill.domain.frozen import dataclass
@@ -346,6 +347,11 @@ class FarmClient:
     def end_early(self, attempt_id: str) -> None:
         """Asks the farm to release the chunks that it keeps for an attempt that has not started yet."""
         self._ask("DELETE", f"/v1/staging/early/{quote(attempt_id, safe='')}")
+
+    def permit_export(self, attempt_id: str, export: ResultExport) -> None:
+        """Permits the farm to upload the result of an attempt to a bucket while this home is away. Raises
+        NotFoundError if the farm is too old."""
+        self._ask("PUT", f"/v1/staging/exports/{quote(attempt_id, safe='')}", encode(export))
 
     def scan(self, uri: str) -> Manifest:
         """Returns the manifest of a folder at the farm. Raises NotFoundError."""

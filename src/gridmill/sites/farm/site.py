@@ -24,6 +24,7 @@ from gridmill.domain.farm_protocol import DeployRequest, FarmStatus
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import Events, PodEvent, PodOrder
+from gridmill.domain.rental_terms import AFTER_CAP_SECONDS
 from gridmill.domain.resource import Resource
 from gridmill.domain.route import Route, Staging, TransferRate
 from gridmill.domain.site import Node, NodeUtilization, Site, SiteKind, check_settings
@@ -40,6 +41,7 @@ from gridmill.sites.farm.client import FarmClient, member
 from gridmill.sites.farm.credentials import CredentialFiles, keeping
 from gridmill.sites.farm.join import read_controller, tenant_name
 from gridmill.sites.farm.relay import Relay, UndeliveredEvents, Words
+from gridmill.sites.farm.result_export import MachineExports, ResultExports
 from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.transfer.progress import LATELY_SECONDS, TransferState
 
@@ -345,6 +347,8 @@ class FarmSite:
             if not any(map(self._is_lost, pod_ids)):
                 raise
             return {pod_id: self._given_up(pod_id) for pod_id in pod_ids}
+        if self._attempt_data.exports is not None:
+            self._attempt_data.exports.renew(pod_ids)
         reports = {pod_id: seen.reports.get(pod_id, _NEVER) for pod_id in pod_ids}
         gone = [pod_id for pod_id, report in reports.items() if report.status == PodStatus.GONE]
         here = self._undelivered.downloaded(
@@ -511,16 +515,28 @@ def machine_settings() -> dict[str, str]:
     return {name: text for name, text in SETTINGS.items() if name not in keys}
 
 
-def open_machine(settings: Settings, site: Site, folder: Path, lease_seconds: float) -> SitePort:
+def open_machine(
+    settings: Settings,
+    site: Site,
+    folder: Path,
+    lease_seconds: float,
+    exports: ResultExports | None = None,
+    dead_man_seconds: float = 900.0,
+) -> SitePort:
     """Makes the site of the farm on one machine of a site of another kind. The home has joined this farm
     with the credentials in `folder`. Settings of the site that a farm does not have are ignored, and so are
     keys, because they belong to the account of the provider. The pods continue for `lease_seconds` without
-    contact. Raises InputError."""
+    contact. The machine may upload results to `exports`. Raises InputError."""
     some = {name: one for name, one in site.settings.items() if name in machine_settings()}
     place = replace(site, kind=SiteKind.CLUSTER, settings=some, address=None)
     kept = CredentialFiles(folder=folder)
     settings_of_farm = replace(read(place), lease_seconds=max(lease_seconds, _LEAST_LEASE_SECONDS))
-    return _open(settings, place, kept, member(kept), settings_of_farm, None)
+    farm = member(kept)
+    of_machine = None
+    if exports is not None:
+        until = time.time() + lease_seconds + AFTER_CAP_SECONDS
+        of_machine = MachineExports(exports, farm, until, dead_man_seconds)
+    return _open(settings, place, kept, farm, settings_of_farm, None, of_machine)
 
 
 def _open(
@@ -530,13 +546,14 @@ def _open(
     farm: FarmClient,
     farm_settings: FarmSettings,
     resolve: Callable[[str], str] | None,
+    exports: MachineExports | None = None,
 ) -> SitePort:
     notes = kept.folder / "carried"
     there_and_back = carrier_choice.BucketEndpoints(
         farm, site, tenant_name(settings.home), kept.folder, resolve
     )
     carrying = HomeAttemptData(
-        farm, settings.root, settings.home / "bundles", notes, farm_settings.rate, there_and_back
+        farm, settings.root, settings.home / "bundles", notes, farm_settings.rate, there_and_back, exports
     )
     socket = settings.home / "links.sock"
     relay = Relay(farm, partial(find("links", "unix"), str(socket)), carrying)

@@ -56,6 +56,7 @@ from gridmill.sites.farm.client import FarmClient
 from gridmill.sites.farm.download import ResultDownload
 from gridmill.sites.farm.early_inputs import EarlyInputs
 from gridmill.sites.farm.errors import FarmStorageError
+from gridmill.sites.farm.result_export import MachineExports
 from gridmill.transfer.contents import list_contents, write_contents
 from gridmill.transfer.engine import ChunkEndpoint, TransferLimits, push
 from gridmill.transfer.errors import TransferRefusedError
@@ -156,17 +157,19 @@ class HomeAttemptData:
         notes: Path,
         limit_bytes_per_second: float | None = None,
         carriers: BucketEndpoints | None = None,
+        exports: MachineExports | None = None,
         trouble_seconds: float = _TROUBLE_SECONDS,
         refused_seconds: float = _REFUSED_SECONDS,
     ) -> None:
         """`notes` is the folder for records that are needed after a restart. If `carriers` is not given, all
-        data is transferred over the connection to the farm.
+        data is transferred over the connection to the farm. If `exports` is given, the farm may upload the
+        results of attempts to a bucket while this home is away.
 
         If a disk at the farm fails, the transfer is retried for `trouble_seconds`. If a bucket refuses
         access, the transfer is retried for `refused_seconds`, because a person must correct a key or a
         clock.
         """
-        self._bucket_endpoints = carriers
+        self._bucket_endpoints, self.exports = carriers, exports
         self._farm, self._home_root = farm, root
         self._noted, self._known = AttemptLog(notes / "attempts"), KnownFolders(notes / "hashes")
         self._terms = TransferLimits(
@@ -246,6 +249,8 @@ class HomeAttemptData:
                 self._record_transfer(order.attempt_id, progress.look(), progress.spent_seconds)
             self.checkpoints.carried(order.attempt_id)
         self.early.release(order.attempt_id)
+        if self.exports is not None:
+            self.exports.starts(order, self._pod_of(order.attempt_id))
         farm_root = self._farm_root()
         bundle = f"{farm_root}/{BUNDLES}/{order.bundle}.tar.gz" if order.bundle_path else ""
         return replace(
@@ -264,6 +269,10 @@ class HomeAttemptData:
         note = self._noted.find(attempt_id)
         if note is not None and not note.is_open:
             raise InterruptedRunError(f"{attempt_id} has ended")
+
+    def _pod_of(self, attempt_id: str) -> str:
+        note = self._noted.find(attempt_id)
+        return "" if note is None else note.pod_id
 
     def _count_early(self, attempt_id: str) -> None:
         """Ends the early transfer of the attempt's inputs, and notes how many bytes it sent."""
@@ -431,6 +440,8 @@ class HomeAttemptData:
             # the farm keeps files that were not transferred for a time
             is_there = event.attempt_id not in self._left
             self._noted.write(event.attempt_id, replace(note, end_event=event.body, is_there=is_there))
+            if self.exports is not None:
+                self.exports.settle(event.attempt_id)
             self._stops.pop(event.attempt_id, None)
             self._problem_since.pop(event.attempt_id, None)
         self.cleanup.soon()

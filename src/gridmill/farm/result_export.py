@@ -1,0 +1,241 @@
+"""Uploads the results of ended attempts to a bucket while their home is away, so that they outlast the
+machine.
+
+The home gives the farm signed URLs when an attempt starts, and renews them while it is in contact. The URLs
+are only in memory: after a restart of the farm, the home gives them again. The index of a result is uploaded
+after its parts, so that a result with an index is complete.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import field
+from pathlib import Path
+from typing import Protocol
+
+from gridmill.codec import encode, from_builtins
+from gridmill.domain.farm_protocol import (
+    BucketObject,
+    ChunkSlice,
+    ExportedResult,
+    Manifest,
+    ResultExport,
+)
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import AttemptOutcome, EventType, PodEvent
+from gridmill.domain.states import AttemptState
+from gridmill.errors import GridmillError, InputError, NotFoundError
+from gridmill.farm.deployment import check_id
+from gridmill.farm.files import TenantFiles
+from gridmill.transfer.paths import check_path, chunk_sizes
+from gridmill.transfer.signed_urls import sliced
+
+_LOG = logging.getLogger(__name__)
+_POLL_SECONDS = 1.0
+_RETRY_SECONDS = 15.0
+_TOUCH_SECONDS = 20.0
+_CLOSE_SECONDS = 5.0
+LEAST_PART_BYTES = 64 << 20
+MOST_PART_BYTES = 5 << 30
+"""The largest object that one PUT request can make at S3 ("Amazon S3 quotas", 5 GiB)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportGrant:
+    """The permission of a tenant to export the result of an attempt."""
+
+    tenant: str
+    attempt_id: str
+    export: ResultExport = field(repr=False)
+
+
+class ExportGrants:
+    """The permissions of all tenants, in memory. This class is safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._grants: dict[tuple[str, str], ExportGrant] = {}
+        self._done: set[tuple[str, str]] = set()
+
+    def put(self, grant: ExportGrant) -> None:
+        """Adds or renews a permission."""
+        with self._lock:
+            self._grants[grant.tenant, grant.attempt_id] = grant
+
+    def done(self, grant: ExportGrant) -> None:
+        """Ends the export of a result that was uploaded."""
+        with self._lock:
+            self._done.add((grant.tenant, grant.attempt_id))
+
+    def drop(self, tenant: str, attempt_id: str) -> None:
+        """Deletes a permission, because the result is at home. May be repeated."""
+        with self._lock:
+            self._grants.pop((tenant, attempt_id), None)
+            self._done.discard((tenant, attempt_id))
+
+    def left(self) -> tuple[ExportGrant, ...]:
+        """Returns the permissions whose result was not uploaded."""
+        with self._lock:
+            return tuple(grant for key, grant in self._grants.items() if key not in self._done)
+
+
+MOST_OBJECTS = 64
+
+
+def checked(grant: ExportGrant) -> ExportGrant:
+    """Returns the permission. Raises InputError if an id, the path or the number of URLs is not valid."""
+    check_id(grant.attempt_id)
+    check_id(grant.export.pod_id)
+    if grant.export.uri:
+        check_path(grant.export.uri)
+    if not 1 < len(grant.export.urls) <= MOST_OBJECTS:
+        raise InputError(f"a result needs 2 to {MOST_OBJECTS} objects", place="urls")
+    return grant
+
+
+def due(grant: ExportGrant, silent_seconds: float) -> bool:
+    """Returns whether the result of an ended attempt is uploaded now, because its home has been silent for so
+    long."""
+    return silent_seconds >= grant.export.after_seconds
+
+
+def packed(manifest: Manifest | None, most_parts: int) -> tuple[tuple[ChunkSlice, ...], ...]:
+    """Distributes the chunks of a result to at most `most_parts` objects. Raises InputError if the result is
+    too large."""
+    sizes = {} if manifest is None else chunk_sizes(manifest)
+    total = sum(sizes.values())
+    # one chunk less than the limit of a part may stay free in each part
+    largest = max(sizes.values(), default=0)
+    part_bytes = max(LEAST_PART_BYTES, -(-total // max(1, most_parts)) + largest)
+    if part_bytes > MOST_PART_BYTES:
+        raise InputError(f"a result of {total} bytes does not fit into {most_parts} objects of a bucket")
+    parts: list[list[tuple[str, int]]] = []
+    room = 0
+    for chunk, size in sizes.items():
+        if size > room:
+            parts.append([])
+            room = part_bytes
+        parts[-1].append((chunk, size))
+        room -= size
+    return tuple(sliced(part) for part in parts)
+
+
+def export(
+    files: TenantFiles,
+    words: Callable[[str], tuple[PodEvent, ...]],
+    grant: ExportGrant,
+) -> bool:
+    """Uploads the result of the attempt if the attempt has ended. Returns whether it was uploaded.
+
+    Raises UnavailableError if the call should be repeated, and another GridmillError if the bucket refuses
+    the request, or if the result is too large.
+    """
+    wanted = grant.export
+    events = tuple(one for one in words(wanted.pod_id) if one.attempt_id == grant.attempt_id)
+    end = next((one for one in events if one.type == EventType.ENDED), None)
+    if end is None:
+        return False
+    manifest = None
+    if wanted.uri and from_builtins(end.body["outcome"], AttemptOutcome).state == AttemptState.SUCCEEDED:
+        with suppress(NotFoundError):  # a command may make no files
+            manifest = files.scan(wanted.uri)
+    *urls, index = wanted.urls
+    parts = packed(manifest, len(urls))
+    for url, slices in zip(urls, parts, strict=False):
+        files.give(BucketObject(url=url, slices=slices))
+    result = ExportedResult(attempt_id=grant.attempt_id, events=events, manifest=manifest, parts=parts)
+    files.put_object(index, encode(result))
+    return True
+
+
+class ExportSandbox(Protocol):
+    """The files of a tenant, and the journals of its pods."""
+
+    @property
+    def files(self) -> TenantFiles:
+        """The files of the tenant."""
+
+    def last_words(self, pod: str) -> tuple[PodEvent, ...]:
+        """Returns the events of a pod that the home has not confirmed."""
+
+
+class ResultExporter:
+    """The thread that exports results."""
+
+    def __init__(
+        self,
+        grants: ExportGrants,
+        silent_seconds: Callable[[str], float],
+        sandbox_of: Callable[[str], ExportSandbox],
+        mark: Path,
+    ) -> None:
+        """`silent_seconds` returns the seconds since the last request of a tenant. `sandbox_of` returns the
+        sandbox of a tenant. `mark` is a file whose time of
+        change shows the watcher of a rented machine that a result is being uploaded."""
+        self._grants, self._silent_seconds = grants, silent_seconds
+        self._sandbox_of, self._mark = sandbox_of, mark
+        self._over = threading.Event()
+        self._not_before: dict[str, float] = {}
+        self._thread = threading.Thread(target=self._run, name="gridmill-export", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops the thread. May be repeated."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        pause = _POLL_SECONDS
+        while not self._over.wait(pause):
+            try:
+                pause = _POLL_SECONDS if self.tick() else _RETRY_SECONDS
+            except Exception:  # noqa: BLE001  the outermost loop: the next turn may succeed
+                _LOG.exception("results_not_exported")
+
+    def tick(self) -> bool:
+        """Uploads the results that are due. Returns False if an upload failed and is tried again."""
+        is_well = True
+        for grant in self._grants.left():
+            if not self._over.is_set() and due(grant, self._silent_seconds(grant.tenant)):
+                is_well &= self._export(grant)
+        return is_well
+
+    def _export(self, grant: ExportGrant) -> bool:
+        try:
+            sandbox = self._sandbox_of(grant.tenant)
+            with touching(self._mark, self._over):
+                if export(sandbox.files, sandbox.last_words, grant):
+                    _LOG.info("result_exported attempt=%s", grant.attempt_id)
+                    self._grants.done(grant)
+        except (GridmillError, OSError) as error:
+            _LOG.warning("result_not_exported attempt=%s reason=%s", grant.attempt_id, error)
+            return False
+        return True
+
+
+@contextmanager
+def touching(path: Path, over: threading.Event) -> Iterator[None]:
+    """Changes the time of the file again and again inside the `with` block, and deletes the file at the
+    end."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not (ended.is_set() or over.is_set()):
+            with suppress(OSError):
+                path.touch()
+            ended.wait(_TOUCH_SECONDS)
+
+    thread = threading.Thread(target=run, name="gridmill-exporting", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with suppress(OSError):
+            path.unlink(missing_ok=True)

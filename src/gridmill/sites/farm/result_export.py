@@ -1,0 +1,396 @@
+"""Takes the results of attempts on rented machines from a bucket, after the machine has ended while this home
+was away.
+
+When an attempt starts, this home signs URLs for a bounded number of objects below one folder of the bucket
+and gives them to the machine. A record on the disk, which contains no URL, is written before. If the machine
+exported a result and has ended, the result is downloaded, verified and reported once, as if the machine had
+reported it. The objects are deleted when the result is at home, and again when the URLs have expired, because
+until then a machine can make objects.
+"""
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from gridmill.codec import decode, encode
+from gridmill.domain.farm_protocol import BucketObject, ChunkSlice, ExportedResult, ResultExport
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import AttemptOrder, EventType, PodEvent
+from gridmill.domain.rental_terms import LONGEST_SIGNATURE_SECONDS
+from gridmill.domain.route import Staging
+from gridmill.domain.site import Site
+from gridmill.domain.storage_uri import below
+from gridmill.domain.version_manifest import contents_uri
+from gridmill.errors import DataError, GridmillError, InputError, NotFoundError, StorageError
+from gridmill.private_files import write_private
+from gridmill.settings import Settings
+from gridmill.sites.attempt_inputs import counts
+from gridmill.sites.farm.carrier_choice import bucket_of
+from gridmill.sites.farm.client import FarmClient
+from gridmill.sites.farm.join import tenant_name
+from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.contents import list_contents, write_contents
+from gridmill.transfer.engine import pull
+from gridmill.transfer.errors import TransferRefusedError
+from gridmill.transfer.signed_urls import ANY_HOST, flows
+from gridmill.transfer.stream import Chunk
+from gridmill.transfer.tree_writer import TreeCheckout
+from gridmill.transfer.verify import seal
+
+if TYPE_CHECKING:
+    from gridmill.transfer.bucket import BucketClient
+
+_LOG = logging.getLogger(__name__)
+PARTS = 63
+"""The number of objects that a result may have, besides its index."""
+INDEX = "index"
+_AFTER_SECONDS, _DEAD_MAN_SHARE = 120.0, 4
+_SWEEP_SECONDS = 60.0
+_GIVE_UP_SECONDS = 3600.0
+_LEFT_SECONDS = 7 * 86_400.0
+"""A result that nobody took is deleted this long after its URLs have expired. This home may be away for as
+long."""
+_RENEW_SECONDS = 300.0
+_INDEX_BYTES = 256 << 20
+_COMING = ".exported"
+_CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRecord:
+    """The record of objects that a machine may make. `folder` is their place below the bucket's `url`.
+    `until` is the Unix time at which the URLs expire. `is_settled` is whether the result is at home or is not
+    needed any more. `events` are the events of a result that was taken from the bucket; they are reported
+    again if the report was lost. `failing_since` is the Unix time at which the bucket first failed."""
+
+    attempt_id: str
+    pod_id: str
+    token: str
+    url: str
+    endpoint: str
+    folder: str
+    uri: str
+    is_part: bool
+    until: float
+    is_settled: bool = False
+    events: tuple[PodEvent, ...] = ()
+    failing_since: float | None = None
+
+    def objects(self) -> Iterator[str]:
+        """Yields the names of all objects that the machine may make."""
+        yield from (f"{self.folder}/{number:02d}" for number in range(PARTS))
+        yield f"{self.folder}/{INDEX}"
+
+
+class ExportRecords:
+    """The records of one site, one file for each attempt. This class is safe to use from several threads and
+    processes of this home."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, record: ExportRecord) -> None:
+        """Writes or replaces a record. Raises StorageError."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_private(self._path(record.attempt_id), encode(record))
+        except OSError as error:
+            raise StorageError(f"cannot be written: {error.strerror}", place=str(self._folder)) from error
+
+    def find(self, attempt_id: str) -> ExportRecord | None:
+        """Returns the record of an attempt, or None."""
+        with suppress(OSError, InputError):
+            return decode(self._path(attempt_id).read_bytes(), ExportRecord)
+        return None
+
+    def all(self) -> tuple[ExportRecord, ...]:
+        """Returns all records."""
+        names = sorted(path.stem for path in self._folder.glob("*.json"))
+        return tuple(record for name in names if (record := self.find(name)) is not None)
+
+    def delete(self, record: ExportRecord) -> None:
+        """Deletes a record. May be repeated."""
+        with suppress(OSError):
+            self._path(record.attempt_id).unlink(missing_ok=True)
+
+    def _path(self, attempt_id: str) -> Path:
+        return self._folder / f"{attempt_id}.json"
+
+
+class ExportedChunks:
+    """Reads the chunks of an exported result from its objects. It implements ChunkReader."""
+
+    def __init__(self, bucket: "BucketClient", record: ExportRecord, result: ExportedResult) -> None:
+        self._bucket = bucket
+        parts = zip(record.objects(), result.parts, strict=False)
+        self._places = {one.chunk: (name, one) for name, slices in parts for one in slices}
+
+    def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
+        """See ChunkReader. The caller checks the hashes."""
+        objects: dict[str, list[ChunkSlice]] = {}
+        for chunk in chunks:
+            if chunk not in self._places:
+                raise NotFoundError("is not in the exported result", place=f"chunk {chunk}")
+            name, one = self._places[chunk]
+            objects.setdefault(name, []).append(one)
+        for name, slices in objects.items():
+            url = self._bucket.sign("GET", name)
+            for flow in flows(BucketObject(url=url, slices=tuple(slices)), ANY_HOST):
+                yield flow.gathered()
+
+
+class ResultExports:
+    """The exported results of one site. This class is safe to use from several threads."""
+
+    def __init__(
+        self,
+        site: Site,
+        tenant: str,
+        root: Path,
+        folder: Path,
+        open_bucket: Callable[[str, str, float], "BucketClient"],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`folder` contains the records. `open_bucket` opens a URL of a bucket at an endpoint, and signs URLs
+        for a number of seconds."""
+        self._site, self._tenant, self._root = site, tenant, root
+        self._folder, self._open_bucket, self._now = folder, open_bucket, now
+        self._records = ExportRecords(folder / "records")
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """The bucket of the site for exports, or an empty text."""
+        return self._site.settings.get(Staging.EXPORT, "").rstrip("/")
+
+    def grant(self, order: AttemptOrder, pod_id: str, until: float, dead_man_seconds: float) -> ResultExport:
+        """Returns the permission for the machine to export the result of the attempt until this Unix time.
+        The record is written first. May be repeated, which renews the URLs. Raises StorageError, and the
+        errors of BucketClient."""
+        record = self._records.find(order.attempt_id)
+        if record is None or record.token != order.token:
+            record = ExportRecord(
+                attempt_id=order.attempt_id,
+                pod_id=pod_id,
+                token=order.token,
+                url=f"{bucket_of(self._site, Staging.EXPORT)}/{self._tenant}/{self._site.name}",
+                endpoint=self._site.settings.get("endpoint", ""),
+                folder=f"results/{uuid4().hex}",
+                uri=order.output_uri if counts(order) else "",
+                is_part=order.part is not None,
+                until=until,
+            )
+            self._records.write(record)
+        return self._signed(record, dead_man_seconds)
+
+    def _signed(self, record: ExportRecord, dead_man_seconds: float) -> ResultExport:
+        seconds = min(LONGEST_SIGNATURE_SECONDS, max(1.0, record.until - self._now()))
+        bucket = self._open_bucket(record.url, record.endpoint, seconds)
+        return ResultExport(
+            pod_id=record.pod_id,
+            uri=record.uri,
+            urls=tuple(bucket.sign("PUT", name) for name in record.objects()),
+            after_seconds=min(_AFTER_SECONDS, dead_man_seconds / _DEAD_MAN_SHARE),
+        )
+
+    def renewed(self, pod_ids: Iterable[str], dead_man_seconds: float) -> Mapping[str, ResultExport]:
+        """Returns new URLs for the attempts of these pods that may still export a result, by attempt id."""
+        pods = set(pod_ids)
+        some = [one for one in self._records.all() if one.pod_id in pods and not one.is_settled]
+        return {one.attempt_id: self._signed(one, dead_man_seconds) for one in some}
+
+    # --- after the end of a machine
+
+    def collect(self, pod_id: str) -> tuple[PodEvent, ...]:
+        """Returns the events of the attempts whose results a machine exported, after the results are at home.
+        May be repeated. Raises UnavailableError while the bucket does not answer."""
+        with self._lock:
+            some = [one for one in self._records.all() if one.pod_id == pod_id]
+            events = [event for one in some for event in self._collected(one)]
+            return tuple(sorted(events, key=lambda event: event.number))
+
+    def _collected(self, record: ExportRecord) -> tuple[PodEvent, ...]:
+        if record.events or record.is_settled:
+            return record.events
+        try:
+            events = self._taken(record)
+        except NotFoundError:
+            events = ()
+        except GridmillError as error:
+            if not self._gives_up(record):
+                raise
+            _LOG.warning("exported_result_lost attempt=%s reason=%s", record.attempt_id, error)
+            events = ()
+        self._records.write(replace(record, events=events, is_settled=True))
+        return events
+
+    def _gives_up(self, record: ExportRecord) -> bool:
+        """Notes that the bucket fails. Returns whether it has failed for so long that the result counts as
+        lost."""
+        since = record.failing_since if record.failing_since is not None else self._now()
+        self._records.write(replace(record, failing_since=since))
+        return self._now() - since >= _GIVE_UP_SECONDS
+
+    def _taken(self, record: ExportRecord) -> tuple[PodEvent, ...]:
+        """Downloads an exported result, and returns its events. Raises NotFoundError if the machine exported
+        none, or not all of it."""
+        bucket = self._open_bucket(record.url, record.endpoint, _GIVE_UP_SECONDS)
+        result = decode(bucket.get(f"{record.folder}/{INDEX}", _INDEX_BYTES), ExportedResult)
+        events = tuple(one for one in result.events if one.token == record.token)
+        if result.attempt_id != record.attempt_id or not any(e.type == EventType.ENDED for e in events):
+            raise DataError("does not belong to this attempt", place=f"{record.url}/{record.folder}")
+        if result.manifest is not None and record.uri:
+            self._write(record, result, bucket)
+        return events
+
+    def _write(self, record: ExportRecord, result: ExportedResult, bucket: "BucketClient") -> None:
+        manifest = result.manifest
+        assert manifest is not None
+        folder = self._folder / _COMING / record.attempt_id
+        chunks = ChunkStore(folder, manifest.size_bytes + 1)
+        placer = TreeCheckout(self._root, chunks, handing_over=True)
+        if placer.place(record.uri, manifest, _COMING, writable=True):
+            pull(manifest, chunks, ExportedChunks(bucket, record, result))
+            if placer.place(record.uri, manifest, _COMING, writable=True):
+                raise NotFoundError("chunks of the exported result are missing", place=record.uri)
+        shutil.rmtree(folder, ignore_errors=True)
+        if not record.is_part:
+            made = below(self._root, record.uri)
+            contents = list_contents(made)
+            write_contents(below(self._root, contents_uri(record.uri)), contents)
+            seal(made, contents)
+
+    # --- the end of the objects
+
+    def settle(self, attempt_id: str) -> None:
+        """Notes that the result of the attempt is at home, so that its objects are deleted."""
+        record = self._records.find(attempt_id)
+        if record is not None and not record.is_settled:
+            self._records.write(replace(record, is_settled=True))
+
+    def settle_pod(self, pod_id: str) -> None:
+        """Notes that no result of the attempts of a pod is needed any more."""
+        for record in self._records.all():
+            if record.pod_id == pod_id:
+                self.settle(record.attempt_id)
+
+    def sweep(self) -> None:
+        """Deletes the objects of results that are at home, and the records whose URLs have expired."""
+        for record in self._records.all():
+            is_expired = self._now() > record.until + (0.0 if record.is_settled else _LEFT_SECONDS)
+            if not record.is_settled and not is_expired:
+                continue
+            try:
+                self._delete_objects(record)
+            except GridmillError as error:
+                _LOG.info("exports_not_deleted attempt=%s reason=%s", record.attempt_id, error)
+                continue
+            if is_expired:
+                self._records.delete(record)
+
+    def _delete_objects(self, record: ExportRecord) -> None:
+        bucket = self._open_bucket(record.url, record.endpoint, _GIVE_UP_SECONDS)
+        for name in [name for page in bucket.names(record.folder) for name in page]:
+            bucket.remove(name)
+
+    def clear(self) -> None:
+        """Deletes all objects, because the site was removed. What cannot be deleted is logged."""
+        for record in self._records.all():
+            try:
+                self._delete_objects(record)
+            except GridmillError as error:
+                _LOG.warning("exports_not_deleted attempt=%s reason=%s", record.attempt_id, error)
+            else:
+                self._records.delete(record)
+
+    def start(self) -> None:
+        """Starts a thread that deletes objects."""
+        self._thread = threading.Thread(target=self._run, name="gridmill-exports", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops the thread. May be repeated."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            try:
+                self.sweep()
+            except Exception:  # noqa: BLE001  the outermost loop: the next turn may succeed
+                _LOG.exception("exports_not_deleted")
+            self._over.wait(_SWEEP_SECONDS)
+
+
+class MachineExports:
+    """The exports of the attempts on one machine. A failure is logged, and concerns no attempt: without URLs,
+    a result stays on its machine until this home is back."""
+
+    def __init__(
+        self,
+        exports: ResultExports,
+        farm: FarmClient,
+        until: float,
+        dead_man_seconds: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`until` is the Unix time until which the machine may export results."""
+        self._exports, self._farm = exports, farm
+        self._until, self._dead_man_seconds = until, dead_man_seconds
+        self._monotonic = monotonic
+        self._renew_at = monotonic()
+
+    def starts(self, order: AttemptOrder, pod_id: str) -> None:
+        """Gives the machine the URLs for the result of an attempt. Gangs export no results."""
+        if not self._exports.url or order.gang is not None:
+            return
+        try:
+            export = self._exports.grant(order, pod_id, self._until, self._dead_man_seconds)
+            self._farm.permit_export(order.attempt_id, export)
+        except GridmillError as error:
+            _LOG.warning("no_export attempt=%s reason=%s", order.attempt_id, error)
+
+    def settle(self, attempt_id: str) -> None:
+        """Notes that the result of the attempt is at home. Raises StorageError."""
+        self._exports.settle(attempt_id)
+
+    def renew(self, pod_ids: Iterable[str]) -> None:
+        """Gives the machine new URLs from time to time, because it forgets them if its server restarts."""
+        if not self._exports.url or self._monotonic() < self._renew_at:
+            return
+        self._renew_at = self._monotonic() + _RENEW_SECONDS
+        try:
+            for attempt_id, export in self._exports.renewed(pod_ids, self._dead_man_seconds).items():
+                self._farm.permit_export(attempt_id, export)
+        except GridmillError as error:
+            _LOG.warning("exports_not_renewed reason=%s", error)
+
+
+def open_bucket(url: str, endpoint: str, seconds: float) -> "BucketClient":
+    """Opens a bucket with the credentials in the environment. It signs URLs for this number of seconds.
+    Raises TransferRefusedError if the package is missing, and the errors of BucketClient."""
+    if find_spec("obstore") is None:
+        raise TransferRefusedError(
+            "buckets need the package `obstore`, which is not installed",
+            hint="pip install 'gridmill[objects]' at home",
+        )
+    from gridmill.transfer.bucket import BucketClient
+
+    return BucketClient(url, {"endpoint": endpoint} if endpoint else {}, pass_seconds=seconds)
+
+
+def open_exports(settings: Settings, site: Site) -> ResultExports:
+    """Opens the exported results of a site with rented machines."""
+    folder = settings.home / "exports" / site.name
+    return ResultExports(site, tenant_name(settings.home), settings.root, folder, open_bucket)
