@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -38,12 +39,12 @@ class Watched:
         (self.folder / "settings").write_text(self.settings.text().replace("STEP=0", "STEP=0.05"))
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self, **environment: str) -> Iterator[None]:
         script = arm_script(self.settings).split("<<'GRIDMILL-END'\n")[1].partition("GRIDMILL-END\n")[0]
         (self.folder / "watch.sh").write_text(script)
         started = subprocess.Popen(
             ["sh", str(self.folder / "watch.sh")],
-            env={**os.environ, "GRIDMILL_WATCH": str(self.folder)},
+            env={**os.environ, "GRIDMILL_WATCH": str(self.folder), **environment},
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -99,6 +100,66 @@ def test_a_machine_without_contact_ends(tmp_path):
     with watched.watching():
         until(watched.ended.exists)
     assert "no contact to the control node and no running job" in watched.reason()
+
+
+_SHIFTED_CLOCK = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static long shift(void) {
+    char text[32] = "0";
+    const char *path = getenv("CLOCK_SHIFT");
+    int file = path ? open(path, O_RDONLY) : -1;
+    if (file >= 0) { if (read(file, text, sizeof text - 1) < 0) text[0] = 0; close(file); }
+    return atol(text);
+}
+int clock_gettime(clockid_t clock, struct timespec *at) {
+    int result = syscall(SYS_clock_gettime, clock, at);
+    if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE) at->tv_sec += shift();
+    return result;
+}
+int gettimeofday(struct timeval *restrict at, void *restrict zone) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    at->tv_sec = now.tv_sec;
+    at->tv_usec = now.tv_nsec / 1000;
+    return 0;
+}
+time_t time(time_t *at) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (at) *at = now.tv_sec;
+    return now.tv_sec;
+}
+"""
+"""Shifts the wall clock of the processes of a watcher, by the seconds in a file."""
+
+
+@pytest.mark.parametrize("hours", [10, -10])
+@pytest.mark.parametrize(("dead_man", "cap"), [(2, 600), (600, 2)])
+def test_a_jump_of_the_clock_ends_a_machine_neither_too_early_nor_too_late(tmp_path, hours, dead_man, cap):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler, which makes the shifted clock")
+    source, library, jump = tmp_path / "clock.c", tmp_path / "clock.so", tmp_path / "jump"
+    source.write_text(_SHIFTED_CLOCK)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    jump.write_text("0")
+    clock = {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(jump)}
+    watched = Watched(tmp_path, dead_man_seconds=dead_man, cap_seconds=cap)
+    with watched.watching(**clock):
+        until(lambda: "silent" in watched.state())
+        jump.write_text(str(hours * 3600))
+        shown = subprocess.run(["date", "+%s"], env={**os.environ, **clock}, capture_output=True, check=True)
+        assert abs(int(shown.stdout) - time.time() - hours * 3600) < 600, "the clock must have jumped"
+        until(watched.ended.exists)
+    (seconds,) = (int(word) for word in watched.reason().split() if word.isdigit())
+    assert 2 <= seconds < 600
 
 
 def test_contact_lets_the_machine_live_until_the_cap(tmp_path):
