@@ -44,6 +44,7 @@ MODULES = {
     "rentals": "bench.rentals",
     "rental-processes": "bench.rental_processes",
     "rental-scale": "bench.rental_scale",
+    "rental-hosts": "bench.rental_hosts",
 }
 """What can be measured, in the page's order, and by which module with which argument."""
 HEAD = f"""\

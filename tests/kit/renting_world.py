@@ -85,6 +85,8 @@ class RentingWorld:
     closed: dict[str, Lease] = field(default_factory=dict)
     real: list[RealMachine] = field(default_factory=list)
     leftovers: dict[str, Leftover] = field(default_factory=dict)
+    used: dict[str, float] = field(default_factory=dict)
+    awaits_used: bool = False
     requests: dict[str, tuple] = field(default_factory=dict)
     executed: list[Action] = field(default_factory=list)
     latest: MachineList | None = None
@@ -108,6 +110,8 @@ class RentingWorld:
             terms={"burst": self.terms},
             halted=self.halted,
             latest=self.latest,
+            used_seconds=self.used,
+            awaits_used=self.awaits_used,
             sightings=self.sightings,
             calls=self.calls,
         )

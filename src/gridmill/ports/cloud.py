@@ -227,6 +227,15 @@ class RentingSite(Protocol):
 
 
 @runtime_checkable
+class TimedSite(Protocol):
+    """A site whose rented machines measure how long they run, with a clock that does not jump."""
+
+    def used_seconds(self, lease: str) -> float | None:
+        """Return the seconds for which the machine of a lease has run, or None if the machine has not
+        answered since the start of the control node. The method returns at once."""
+
+
+@runtime_checkable
 class BuildingSite(Protocol):
     """A site that builds images on its rented machines."""
 

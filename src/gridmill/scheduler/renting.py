@@ -53,6 +53,9 @@ the control node did not run."""
 MOST_LIST_FAILURES = 10
 """After this number of failed lists in a row, which takes about 90 seconds, a limit is decided without a
 list."""
+MACHINE_ANSWER_SECONDS = 60.0
+"""For this many seconds after the start of the control node, a limit is decided only after the machine has
+stated how long it has run, because the clock of the control node may be wrong."""
 LIMIT_OF_TIME = "the longest rental time (max_hours) is reached"
 LIMIT_OF_MONEY = "the highest cost (max_cost) is reached"
 
@@ -66,8 +69,10 @@ class RentingSituation:
     leases of other sites. `projects` has the project of the first waiting job of each resource. `terms` has
     the terms of each resource at the site. `halted` has the reasons why no further machine is rented for a
     resource, such as a used budget, and `halted_projects` those for a project. `silent_seconds` has the time
-    for which the machine of a pod has not answered, by pod id. `calls` are the calls that run or that have to
-    wait. `latest` is the last list of the provider.
+    for which the machine of a pod has not answered, by pod id. `used_seconds` has the time for which the
+    machine of a lease has run, as measured on the machine, by lease. If `awaits_used` is true, the machines
+    of the other leases that are READY will state this time soon. `calls` are the calls that run or that have
+    to wait. `latest` is the last list of the provider.
     """
 
     site: str
@@ -84,6 +89,8 @@ class RentingSituation:
     halted: Mapping[str, str] = field(default_factory=dict)
     halted_projects: Mapping[str, str] = field(default_factory=dict)
     silent_seconds: Mapping[str, float] = field(default_factory=dict)
+    used_seconds: Mapping[str, float] = field(default_factory=dict)
+    awaits_used: bool = False
     latest: MachineList | None = None
     sightings: Sightings
     calls: Calls
@@ -295,11 +302,32 @@ def _ended_early(lease: Lease) -> bool:
     return last.ended is None or last.ended < (last.confirmed or 0.0) + lease.terms.max_seconds
 
 
+def _clock_error(draft: _Draft, lease: Lease) -> float | None:
+    """Return the seconds by which the clock of the control node was set ahead since the machine of a lease
+    started, or None if the machine has to be asked first. A machine boots within BOOT_SECONDS, so that a
+    smaller difference to the time that the machine has measured is no error of the clock."""
+    situation, one = draft.situation, lease.machine_try
+    if one is None or one.confirmed is None or lease.state is not LeaseState.READY:
+        return 0.0
+    used = situation.used_seconds.get(lease.id)
+    if used is not None:
+        elapsed = draft.now - one.confirmed
+        return elapsed - min(max(elapsed, used), used + BOOT_SECONDS)
+    asked_until = situation.sightings.started + MACHINE_ANSWER_SECONDS
+    if not situation.awaits_used or draft.now >= asked_until:
+        return 0.0
+    draft.wake_at(asked_until)
+    return None
+
+
 def _limit_of(draft: _Draft, lease: Lease) -> str:
-    terms, now = lease.terms, draft.now
+    terms, error = lease.terms, _clock_error(draft, lease)
+    if error is None:
+        return ""
+    now = draft.now - error
     begins = [one.confirmed for one in lease.tries if one.confirmed is not None]
     if begins:
-        draft.wake_at(min(begins) + terms.max_seconds)
+        draft.wake_at(min(begins) + terms.max_seconds + error)
         if now >= min(begins) + terms.max_seconds:
             return LIMIT_OF_TIME
     if terms.max_cost_micros is not None and lease.machine_try is not None:
@@ -307,7 +335,7 @@ def _limit_of(draft: _Draft, lease: Lease) -> str:
         if left < 0:
             return LIMIT_OF_MONEY
         hourly = hourly_bound_micros(lease) or 1
-        draft.wake_at(now + max(1.0, left * HOUR_SECONDS / hourly))
+        draft.wake_at(draft.now + max(1.0, left * HOUR_SECONDS / hourly))
     return ""
 
 

@@ -18,7 +18,7 @@ from gridmill.domain.machine import Machine, MachineState, ProviderTraits, Quota
 from gridmill.scheduler.rental_calls import Call
 from gridmill.scheduler.rental_choice import Candidate, Market
 from gridmill.scheduler.rental_results import launched, with_new_try
-from gridmill.scheduler.renting import decide
+from gridmill.scheduler.renting import LIMIT_OF_TIME, MACHINE_ANSWER_SECONDS, decide
 
 
 def a_world(**fields) -> RentingWorld:
@@ -547,3 +547,39 @@ def test_many_machines_that_end_slowly_delay_neither_lists_nor_launches():
 def test_a_limit_of_money_permits_only_offers_in_its_currency(limit):
     lease = a_world(terms=RentalTerms(currency="EUR", **{limit: 10_000_000})).until(LeaseState.CLOSED)
     assert lease.reason.endswith("the offers have prices in USD")
+
+
+def limit_after(world: RentingWorld, jump: float, used: float | None) -> str:
+    """The reason of the release after the clock of the control node was set by `jump` seconds while it did
+    not run. `used` is the time that the machine states."""
+    lease = world.until(LeaseState.READY)
+    while world.latest is None or lease.tries[0].machine_id not in world.latest.by_id:
+        world.step()
+    jumped = replace(lease, tries=tuple(replace(one, confirmed=world.now - jump) for one in lease.tries))
+    world.put(jumped)
+    world.used = {} if used is None else {lease.id: used}
+    return next((one.reason for one in decide(world.situation(), world.now).changed), "")
+
+
+@pytest.mark.parametrize(("jump", "used"), [(36_000.0, 10.0), (36_000.0, 5_000.0), (-36_000.0, 7_000.0)])
+def test_a_wrong_clock_of_the_control_node_ends_no_machine_before_its_limit(jump: float, used: float):
+    terms = RentalTerms(max_seconds=7200.0, max_cost_micros=2_500_000)
+    assert limit_after(a_world(terms=terms), jump, used) == ""
+
+
+@pytest.mark.parametrize(("jump", "used"), [(36_000.0, 7200.0), (-36_000.0, 7200.0), (7200.0, None)])
+def test_a_limit_is_reached_by_the_time_of_the_machine_whatever_the_clock_shows(
+    jump: float, used: float | None
+):
+    assert limit_after(a_world(terms=RentalTerms(max_seconds=7200.0)), jump, used) == LIMIT_OF_TIME
+
+
+def test_a_limit_waits_for_the_answer_of_the_machine_after_a_restart():
+    world = a_world(terms=RentalTerms(max_seconds=7200.0), awaits_used=True)
+    assert limit_after(world, 36_000.0, None) == ""
+    again = decide(world.situation(), world.now).again_at
+    assert world.now < again <= world.sightings.started + MACHINE_ANSWER_SECONDS
+    late = replace(world.sightings, started=world.now - MACHINE_ANSWER_SECONDS)
+    world.sightings = late
+    (lease,) = decide(world.situation(), world.now).changed
+    assert lease.reason == LIMIT_OF_TIME

@@ -42,7 +42,7 @@ from gridmill.domain.rental_terms import rental_terms
 from gridmill.domain.resource import Resource
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError
-from gridmill.ports.cloud import RentingSite
+from gridmill.ports.cloud import RentingSite, TimedSite
 from gridmill.ports.site import SitePort
 from gridmill.scheduler.queue import JOB_CLASS
 from gridmill.scheduler.rental_accounts import account_problem
@@ -160,6 +160,8 @@ def _read(
         halted_projects=renting.rentals.halted(PROJECT),
         projects=_projects(snapshot, deployments, renting.rentals.halted(PROJECT)),
         silent_seconds=_silent_seconds(renting),
+        used_seconds=_used_seconds(port, leases),
+        awaits_used=isinstance(port, TimedSite),
         latest=rental.latest,
         sightings=rental.sightings(),
         calls=rental.calls(),
@@ -194,6 +196,13 @@ def _projects(
 def _silent_seconds(renting: Renting) -> Mapping[str, float]:
     now = renting.starting.timeline.clock.monotonic()
     return {pod_id: now - since for pod_id, since in renting.bring_ups.unknown_since.items()}
+
+
+def _used_seconds(port: RentingSite, leases: Iterable[Lease]) -> Mapping[str, float]:
+    if not isinstance(port, TimedSite):
+        return {}
+    used = {one.id: port.used_seconds(one.id) for one in leases}
+    return {key: seconds for key, seconds in used.items() if seconds is not None}
 
 
 def _terms(

@@ -342,6 +342,12 @@ class Rentals:
         silent = connection.silent_seconds
         return f"no contact for {show_seconds(silent)}" if silent > _SILENT_SECONDS else ""
 
+    def used_seconds(self, lease: str) -> float | None:
+        """See TimedSite.used_seconds."""
+        connection = self._connections.get(lease)
+        state = None if connection is None else connection.state
+        return None if state is None else float(state.used_seconds)
+
     def _say(self, lease: str, text: str) -> None:
         with self._lock:
             self._phases[lease] = text

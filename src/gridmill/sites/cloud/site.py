@@ -173,6 +173,10 @@ class CloudSite:
         """See RentingSite."""
         self._rentals.forget(lease)
 
+    def used_seconds(self, lease: str) -> float | None:
+        """See TimedSite."""
+        return self._rentals.used_seconds(lease)
+
     def progress(self, lease: str) -> str:
         """See RentingSite."""
         return self._rentals.progress(lease) or self._early_text(lease)
