@@ -24,9 +24,9 @@ JOB_SECONDS = 20.0
 LOOK_SECONDS = 0.05
 LIMIT_SECONDS = 420.0
 HOW = f"""
-`gridmill up` as a process of its own rents {MACHINES} machines of the simulated EC2 at once. Each machine is a
-host in Linux namespaces with an SSH server, on which the light server is started over SSH, and runs one job of
-{JOB_SECONDS:g} s. Meanwhile a client reads the status of the run (the call of `gridmill show run`) and the
+`gridmill up` as a process of its own rents {MACHINES} machines of the simulated EC2 at once. Each machine is
+a host in Linux namespaces with an SSH server, on which the light server is started over SSH, and runs one job
+of {JOB_SECONDS:g} s. Meanwhile a client reads the status of the run (the call of `gridmill show run`) and the
 newest leases (the call of `gridmill list leases`) over the Unix socket of the home, up to
 {1 / LOOK_SECONDS:.0f} times a second. The hosts share two cores with the control node. Memory is the
 proportional set size (PSS).
