@@ -13,6 +13,7 @@ from gridmill.bootstrap.node import EmbeddedNode, embed
 from gridmill.declarations import read_pipeline
 from gridmill.domain.frozen import replace
 from gridmill.domain.lease_cost import CostBy
+from gridmill.domain.project import DEFAULT, Project
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, AttemptState, JobState, RunState
 from gridmill.domain.views import JobView, RunView
@@ -340,4 +341,23 @@ def test_the_cost_of_a_job_is_its_time_at_the_price_of_the_site(
     assert (row.name, row.currency, row.micros) == ("p-1/two", "EUR", 60_000)  # at least a minute is billed
     assert (row.unknown, row.unknown_charges) == (0, 1)
     assert not home.node.grid.leases().items
+    home.close()
+
+
+def test_a_job_waits_if_the_budget_of_its_project_is_used_up(
+    tmp_path: Path, server: str, service: ProcessBatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    home = ProcessHome(tmp_path, server, service, price_per_hour="3.60", currency="EUR")
+    home.node.grid.configure_project(Project(name=DEFAULT, budget_micros=60_000, currency="EUR"))
+    assert home.ended(home.start()).run.state is RunState.SUCCEEDED
+    run = home.start("echo again")
+
+    def reason() -> str:
+        return two(home.node.grid.run(run)).why
+
+    home.wait(lambda: "the budget of project" in reason(), "the job waits for the budget")
+    assert len(service.jobs) == 1
+    home.node.grid.configure_project(Project(name=DEFAULT, budget_micros=120_000, currency="EUR"))
+    assert home.ended(run).run.state is RunState.SUCCEEDED
     home.close()

@@ -145,13 +145,21 @@ class Rentals:
         return self.closed
 
     def month_costs(self, month: str, leases: Callable[[], Iterable[Lease]]) -> MonthCosts:
-        """Return the highest possible costs of the closed leases in a month. `leases` reads all leases; they
-        are read again only after a lease was closed. Jobs of batch services are left out, because a budget
-        stops only rentals."""
+        """Return the highest possible costs of the closed leases and of the ended jobs of batch services in a
+        month. `leases` reads all leases; they are read again only after a lease was closed."""
         if self.spent is None or self.spent[0] != month:
-            closed = (one for one in leases() if not one.is_open and not one.is_batch)
+            closed = (one for one in leases() if not one.is_open)
             self.spent = month, month_costs(closed, 0.0, month)
         return self.spent[1]
+
+    def note_batch_job(self, lease: Lease) -> None:
+        """Add the cost of a job of a batch service that has ended."""
+        if self.spent is not None:
+            month, costs = self.spent
+            more = month_costs([lease], lease.counted, month)
+            keys = costs.bounds.keys() | more.bounds.keys()
+            bounds = {key: costs.bounds.get(key, 0) + more.bounds.get(key, 0) for key in keys}
+            self.spent = month, MonthCosts(bounds=bounds, uncounted=costs.uncounted | more.uncounted)
 
     def halted(self, kind: str) -> Mapping[str, str]:
         """Return the resources or the projects for which no further machine is rented, with the reason."""

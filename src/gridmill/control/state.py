@@ -366,6 +366,7 @@ class Endings:
     reported: ReportedProgress
     candidates: Candidates
     discarded: list[str]
+    rentals: Rentals
 
     @property
     def ledger(self) -> Ledger:
@@ -525,6 +526,7 @@ class Control:
             reported=self.reported,
             candidates=self.candidates,
             discarded=self.discarded,
+            rentals=self.rentals,
         )
 
     @property

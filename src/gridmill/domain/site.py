@@ -29,6 +29,10 @@ class SiteKind(StrEnum):
     SIMULATED = "simulated"
 
 
+PAID = frozenset({SiteKind.CLOUD, SiteKind.BATCH})
+"""The kinds of sites at which each further job or machine costs money, so that budgets apply."""
+
+
 ELSEWHERE = frozenset({SiteKind.CLUSTER, SiteKind.CLOUD, SiteKind.BATCH})
 """The kinds of sites to which data is transferred. They do not load sinks."""
 

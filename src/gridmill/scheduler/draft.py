@@ -13,7 +13,7 @@ from gridmill.domain.lease_cost import PROJECT, RESOURCE
 from gridmill.domain.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun
-from gridmill.domain.site import SiteKind
+from gridmill.domain.site import PAID
 from gridmill.scheduler.capacity import POD_ID, Key, Nodes, PodCapacity, Pods
 from gridmill.scheduler.delayed import DelayedJobs
 from gridmill.scheduler.fair_share import ProjectShares, ProjectStanding
@@ -109,12 +109,12 @@ class DraftPlan:
         return self._left <= 0
 
     def is_halted(self, resource: Resource, project: str) -> bool:
-        """Return whether no machine is rented for the jobs of a project on a resource, because the budget of
-        one of them is used up."""
+        """Return whether no machine is rented for the jobs of a project on a resource, and no job is
+        submitted to a batch service, because the budget of one of them is used up."""
         if (PROJECT, project) not in self.halted and (RESOURCE, resource.name) not in self.halted:
             return False
         site = self.snapshot.sites.get(resource.site)
-        return site is not None and site.kind is SiteKind.CLOUD
+        return site is not None and site.kind in PAID
 
     def lane(self, name: str) -> Lane | None:
         """Return the state of a resource in this plan (a `Lane`). The result is None if no job can run on

@@ -191,8 +191,8 @@ def _serve(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
 def _serve_halted(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) -> None:
     """Start a job whose project or resource has used up its budget, if it fits on a machine that is rented
     already. No deployment is released and no job is preempted for it, because another machine would be
-    rented."""
-    if lane.closed:
+    rented. At a batch site, each job costs money."""
+    if lane.closed or draft.snapshot.sites[lane.resource.site].kind is SiteKind.BATCH:
         line.leave_with_class(lane)
     elif _passes(draft, lane, ticket):
         line.move_on(lane)

@@ -48,6 +48,11 @@ _AWS_KEYS = frozenset({"access_key_id", "secret_access_key", "session_token"})
 _REGION = re.compile(r"[a-z]+(-[a-z]+)+\d+")
 _NOT_IN_LABEL = re.compile(r"[^a-z0-9_-]+")
 _GROUP = "group0"
+_OWNER = "gridmill-owner"
+"""The label with the home and the site of a job."""
+_FEW = 4
+"""Up to this many jobs are requested one by one. For more jobs, the open jobs of their owner are listed."""
+_PAGE, _MOST_PAGES = 500, 20
 _AT_ONCE = 8
 _PHASES: Mapping[str, BatchPhase] = {
     "QUEUED": BatchPhase.QUEUED,
@@ -130,6 +135,8 @@ class GcpBatch:
 
     def __init__(self, settings: GcpBatchSettings, requests: GcpRequests) -> None:
         self._settings, self._requests = settings, requests
+        self._owner = ""
+        """The label of the owner of the jobs, which is read from the first job."""
 
     def _location(self) -> str:
         return f"projects/{self._requests.project()}/locations/{self._settings.region}"
@@ -172,15 +179,42 @@ class GcpBatch:
             return None
 
     def describe(self, ids: Sequence[str]) -> Mapping[str, BatchJob]:
-        """See BatchPort. The events of the task of a failed job give the reason."""
+        """See BatchPort. The states of open jobs come from a list. The events of the task of a failed job
+        give the reason."""
+        listed = self._open_jobs() if len(ids) > _FEW and self._owner else {}
+        others = [id for id in ids if id not in listed]
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="gcp-batch") as pool:
-            found = dict(zip(ids, pool.map(self._described, ids), strict=True))
+            found = dict(zip(others, pool.map(self._described, others), strict=True))
+        found |= {id: listed[id] for id in ids if id in listed}
         return {id: job for id, job in found.items() if job is not None}
+
+    def _open_jobs(self) -> Mapping[str, BatchJob]:
+        """Return the states of all jobs of the owner that have not ended, by their ids. Jobs that ended are
+        left out, because the service keeps them for months. The result is empty if the service refuses the
+        list."""
+        over = (state for state, phase in _PHASES.items() if phase is BatchPhase.ENDED)
+        terms = (f'labels.{_OWNER}="{self._owner}"', *(f'status.state!="{state}"' for state in over))
+        query: dict[str, Any] = {"filter": " AND ".join(terms), "pageSize": _PAGE}
+        jobs: dict[str, BatchJob] = {}
+        for _ in range(_MOST_PAGES):
+            try:
+                answer = self._call("jobs.list", f"{self._location()}/jobs", query=query)
+            except (CredentialsError, RefusedError, InputError):
+                break
+            for one in answer.get("jobs") or ():
+                name = str(one.get("name", "")).rpartition("/")[2]
+                seen = job_of(f"{self._location()}/jobs/{name}", one, ())
+                jobs |= {seen.id: seen} if seen.phase is not BatchPhase.ENDED else {}
+            if not answer.get("nextPageToken"):
+                break
+            query = {**query, "pageToken": answer["nextPageToken"]}
+        return jobs
 
     def _described(self, id: str) -> BatchJob | None:
         job = self._get(id)
         if job is None:
             return None
+        self._owner = self._owner or str((job.get("labels") or {}).get(_OWNER, ""))
         tasks: Iterable[Mapping[str, Any]] = ()
         if (job.get("status") or {}).get("state") == "FAILED":
             # without the right to read tasks, only the reason is missing; an error would hide all other jobs

@@ -111,7 +111,7 @@ def settle_attempt(
 
 
 def _settle(endings: Endings, transaction: Transaction, attempt: Attempt, outcome: AttemptOutcome) -> None:
-    _count_cost(endings.ledger, transaction, attempt, outcome)
+    _count_cost(endings, transaction, attempt, outcome)
     if attempt.ranks:
         whole = note_end(endings.channels, transaction, attempt, outcome)
         if whole is None:
@@ -225,7 +225,9 @@ def _charge(ledger: Ledger, transaction: Transaction, ended: Attempt) -> None:
         transaction.put(charged(project, places * held, transaction.now))
 
 
-def _count_cost(ledger: Ledger, transaction: Transaction, attempt: Attempt, outcome: AttemptOutcome) -> None:
+def _count_cost(
+    endings: Endings, transaction: Transaction, attempt: Attempt, outcome: AttemptOutcome
+) -> None:
     """Count the cost of an attempt, or of a rank, that ran as a job of a batch service."""
     use, job_run = outcome.batch_use, transaction.get(JobRun, attempt.job_run_id)
     if use is None or job_run is None:
@@ -240,6 +242,7 @@ def _count_cost(ledger: Ledger, transaction: Transaction, attempt: Attempt, outc
     )
     if transaction.get(Lease, lease.id) is None:
         transaction.put(lease)
+        transaction.then(partial(endings.rentals.note_batch_job, lease))
 
 
 def _look_again(ledger: Ledger, candidates: Candidates, transaction: Transaction, job_run: JobRun) -> None:

@@ -19,7 +19,7 @@ from gridmill.domain.lease_cost import PROJECT, RESOURCE
 from gridmill.domain.plan import Refuse
 from gridmill.domain.resource import Resource, ResourceAlternative, ResourceChoice, Sizing
 from gridmill.domain.run import JobRun
-from gridmill.domain.site import ELSEWHERE, Site, SiteKind
+from gridmill.domain.site import ELSEWHERE, PAID, Site, SiteKind
 from gridmill.domain.states import FINISHED_JOBS, JobState
 from gridmill.errors import GridmillError, NotFoundError, PipelineError
 from gridmill.scheduler.alternatives import CachedForecasts, ResourceCandidate, alternatives, demand_at
@@ -94,8 +94,8 @@ def _within_budget(
     if (
         not is_halted
         or site is None
-        or site.kind is not SiteKind.CLOUD
-        or one.resource in snapshot.places.open
+        or site.kind not in PAID
+        or (site.kind is SiteKind.CLOUD and one.resource in snapshot.places.open)
     ):
         return one
     return replace(one, unreachable=one.unreachable or "rents no machine, because a budget is used up")

@@ -1,5 +1,5 @@
-"""This module has the tick that compares the cost of rented machines in the present month with the budgets of
-resources and projects, and records an event when a budget is used up."""
+"""This module has the tick that compares the cost of rented machines and of jobs at batch services in the
+present month with the budgets of resources and projects, and records an event when a budget is used up."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -19,7 +19,7 @@ from gridmill.domain.project import Project
 from gridmill.domain.rental_terms import rental_terms
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Run
-from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.site import PAID, Site, SiteKind
 from gridmill.errors import InputError
 from gridmill.scheduler.queue import JOB_RUN_ID
 from gridmill.scheduler.rental_budgets import Budget, Owner, doubtful_budgets, used_budgets
@@ -27,8 +27,8 @@ from gridmill.scheduler.rental_budgets import Budget, Owner, doubtful_budgets, u
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRun:
-    """A run with a job that waits for a rented machine. `reported` has the reasons about which the run has an
-    event."""
+    """A run with a job that waits for a rented machine or at a batch site. `reported` has the reasons about
+    which the run has an event."""
 
     run_id: str
     job: str
@@ -147,12 +147,12 @@ def _budgets(
 
 
 def _waiting(ledger: Ledger) -> Iterator[WaitingRun]:
-    """Yield runs with jobs that wait for rented machines, each once for each resource."""
+    """Yield runs with jobs that wait for rented machines or at batch sites, each once for each resource."""
     snapshot, seen = ledger.snapshot, set[tuple[str, str]]()
-    clouds = {one.name for one in snapshot.sites.values() if one.kind is SiteKind.CLOUD}
+    sites = {one.name for one in snapshot.sites.values() if one.kind in PAID}
     for name, queue in snapshot.lines.waiting.items():
         resource = snapshot.resources.get(name)
-        if resource is None or resource.site not in clouds:
+        if resource is None or resource.site not in sites:
             continue
         for group in queue.classes.values():
             for ticket, _ in zip(group.members, range(MOST_RUNS), strict=False):

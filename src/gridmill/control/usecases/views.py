@@ -22,7 +22,7 @@ from gridmill.domain.job_log import LogLine, last_lines, lines_of
 from gridmill.domain.pod_protocol import Event, EventType, sequence_of
 from gridmill.domain.run import Attempt, JobRun, Run, attempt_id_of
 from gridmill.domain.run_failures import at_fault, failed_jobs
-from gridmill.domain.site import SiteKind
+from gridmill.domain.site import PAID
 from gridmill.domain.states import DONE_JOBS, LIVE_ATTEMPTS, URGENCY, JobState, RunState
 from gridmill.domain.views import JobView, PartView, RunView
 from gridmill.ports.logs import LogQuery, LogStore
@@ -142,11 +142,10 @@ def _whys(
 
 
 def _used_budget(ledger: Ledger, problems: Problems, job_run: JobRun) -> str:
-    """Return the name of the budget that is used up, so that no machine is rented for the job, or an empty
-    text."""
+    """Return the name of the budget that is used up, so that the job waits, or an empty text."""
     resource = ledger.snapshot.resource_of(job_run.resource, job_run.job.kind)
     site = None if resource is None else ledger.snapshot.sites.get(resource.site)
-    if site is None or site.kind is not SiteKind.CLOUD:
+    if site is None or site.kind not in PAID:
         return ""
     owners = (f"project {job_run.project}", f"resource {job_run.resource}")
     return next(filter(None, (problems.lasting.get(f"budget of {one}") for one in owners)), "")

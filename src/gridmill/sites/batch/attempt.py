@@ -3,7 +3,6 @@ results."""
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +64,7 @@ from gridmill.sites.batch.manifest import (
     secret_request_object,
     secret_values_object,
 )
-from gridmill.sites.batch.results import download_result, keep_checkpoints
+from gridmill.sites.batch.results import Moving, download_result, keep_checkpoints
 from gridmill.sites.batch.settings import for_resource
 from gridmill.transfer.errors import TransferRefusedError
 from gridmill.transfer.progress import TransferProgress, TransferState
@@ -73,6 +72,8 @@ from gridmill.transfer.verify import check_order
 
 _LOG = logging.getLogger(__name__)
 _CANCEL_AGAIN_SECONDS = 30.0
+_LAST_SECONDS = 20.0
+"""The job of an attempt that has ended is cancelled if it does not end within this number of seconds."""
 _SLOWING_SECONDS, _SLOWEST = 600.0, 6.0
 
 
@@ -98,6 +99,7 @@ class AttemptDriver:
         self._progress: tuple[str, TransferProgress] | None = None
         self._stop = threading.Event()
         self._ended_since: float | None = None
+        self._over_since: float | None = None
         self._cancelled_at: float | None = None
         self._diagnosed_at = 0.0
         self._queue_problem: QueueProblem | None = None
@@ -445,7 +447,7 @@ class AttemptDriver:
         now = self._context.monotonic()
         if self._cancelled_at is None or now - self._cancelled_at >= _CANCEL_AGAIN_SECONDS:
             verdict = self.record.verdict.message if self.record.verdict else ""
-            why = self.record.stop or verdict or "its pod has ended"
+            why = self.record.stop or verdict or "its attempt has ended"
             self._context.service.cancel(self.record.job_id, f"Gridmill: {why}"[:200])
             self._cancelled_at = now
 
@@ -515,16 +517,37 @@ class AttemptDriver:
         self._clean_up()
 
     def _clean_up(self) -> None:
-        """Delete the objects of an ended attempt."""
+        """Delete the objects of an ended attempt, and wait until its job, which costs money, has ended."""
         self.problem = ""
         self.due = self._context.monotonic() + self._context.parsed.poll_seconds
         open_ranks = (one for one in self._others() if one is not None and one.result is None)
         if counts(self.record.order) and any(open_ranks):
             return  # the containers of the other ranks use objects of rank 0
         with suppress(UnavailableError):
-            self._context.exchange.delete_attempt(self.id)
-            with self.lock:
-                self.save(replace(self.record, phase=AttemptPhase.ENDED))
+            if self._over_since is None:
+                self._context.exchange.delete_attempt(self.id)
+            if self._is_job_over():
+                with self.lock:
+                    self.save(replace(self.record, phase=AttemptPhase.ENDED))
+
+    def _is_job_over(self) -> bool:
+        """Return whether the job of the attempt, which has ended, runs no container any more. A job that does
+        not end by itself is cancelled."""
+        job_id = self.record.job_id
+        job = self._context.jobs(job_id)
+        if not job_id or not counts(self.record.order) or (job is not None and job.phase is BatchPhase.ENDED):
+            return True
+        if self._context.missing_seconds(job_id) >= LOST_SECONDS:
+            return True
+        if self._is_late():
+            self._cancel()
+        return False
+
+    def _is_late(self) -> bool:
+        """Return whether the job should have ended by itself, because its attempt has ended."""
+        now = self._context.monotonic()
+        self._over_since = now if self._over_since is None else self._over_since
+        return now - self._over_since >= _LAST_SECONDS
 
     # --- an attempt whose pod is torn down
 
@@ -545,7 +568,8 @@ class AttemptDriver:
             self._follows_other_job()
         job_id = self.record.job_id
         if job_id:
-            self._cancel()
+            if not self.journal.has_ended(self.id) or self._is_late():
+                self._cancel()
             job = service.describe([job_id]).get(job_id)
             if (job is not None and job.phase is not BatchPhase.ENDED) or self._follows_other_job():
                 return False
@@ -562,29 +586,8 @@ class AttemptDriver:
         with suppress(OSError):  # a new process deletes it
             self._path.unlink(missing_ok=True)
 
-    def _moving(self, direction: str) -> "_Moving":
-        return _Moving(self._note_progress, direction)
+    def _moving(self, direction: str) -> Moving:
+        return Moving(self._note_progress, direction)
 
     def _note_progress(self, progress: tuple[str, TransferProgress] | None) -> None:
         self._progress = progress
-
-
-class _Moving:
-    """Shows the progress of a transfer inside a `with` block."""
-
-    def __init__(self, note: Callable[[tuple[str, TransferProgress] | None], None], direction: str) -> None:
-        self._note, self._direction = note, direction
-
-    def __enter__(self) -> TransferProgress:
-        progress = TransferProgress()
-        self._note((self._direction, progress))
-        return progress
-
-    def __exit__(self, *_: object) -> None:
-        self._note(None)
-
-
-def attempt_states(drivers: Mapping[str, AttemptDriver]) -> Mapping[str, AttemptState]:
-    """Returns the state of each attempt that has not ended, for the Hello of its pod."""
-    running = (one for one in drivers.values() if not one.journal.has_ended(one.id))
-    return {one.id: AttemptState.RUNNING for one in running}

@@ -2,8 +2,8 @@
 code."""
 
 import shutil
+import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gridmill.codec import decode, encode
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.errors import InputError, NotFoundError, UnavailableError
-from gridmill.sites.batch.manifest import MOST_RECORD_BYTES, folder_of
+from gridmill.sites.batch.manifest import MOST_RECORD_BYTES, folder_of, manifest_object
 from gridmill.transfer.bucket_cache import BucketCache
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.engine import TransferLimits, pull, push
@@ -26,6 +26,9 @@ T = TypeVar("T")
 _OWNER = "batch"
 _LIMITS = TransferLimits(patience_seconds=60.0)
 _TIMES = 3
+PATIENCE_SECONDS = 3600.0
+"""The time for which a container repeats a request that the bucket does not answer."""
+_LONGEST_PAUSE_SECONDS = 30.0
 
 
 class Exchange:
@@ -54,10 +57,16 @@ class Exchange:
         return self.bucket.create(name, content) or self.bucket.get(name, 2 * len(content)) == content
 
     def delete_attempt(self, attempt_id: str) -> None:
-        """Deletes all objects of an attempt. Chunks stay, because other attempts may use them."""
+        """Deletes all objects of an attempt. Chunks stay, because other attempts may use them. The manifest
+        is deleted first, so that a container that still runs sees that nobody reads its objects."""
+        self.bucket.remove(manifest_object(attempt_id))
         for page in self.bucket.names(f"{folder_of(attempt_id)}/"):
             for name in page:
                 self.bucket.remove(name)
+
+    def is_deleted(self, attempt_id: str) -> bool:
+        """Returns whether the home has deleted the objects of the attempt."""
+        return not self.bucket.has(manifest_object(attempt_id))
 
     def upload(
         self,
@@ -110,13 +119,20 @@ def open_exchange(
     return Exchange(BucketClient(url, options, credentials=credentials))
 
 
-def repeated(act: Callable[[], T], wait: Callable[[float], object], most: int = 8) -> T:
+def repeated(
+    act: Callable[[], T],
+    wait: Callable[[float], object],
+    monotonic: Callable[[], float] = time.monotonic,
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> T:
     """Returns the result of the call, which is repeated with growing pauses while the bucket does not
-    answer. Raises UnavailableError after the last try."""
-    pause = 0.5
-    for _ in range(most - 1):
-        with suppress(UnavailableError):
+    answer. Raises UnavailableError if the bucket does not answer for `patience_seconds`."""
+    until, pause = monotonic() + patience_seconds, 0.5
+    while True:
+        try:
             return act()
+        except UnavailableError:
+            if monotonic() >= until:
+                raise
         wait(pause)
-        pause = min(2 * pause, 30.0)
-    return act()
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

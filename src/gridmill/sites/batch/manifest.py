@@ -143,6 +143,11 @@ def address_object(gang: str, rank: int) -> str:
     return f"{ranks_folder(gang)}/{rank}.address"
 
 
+def beat_object(gang: str, rank: int) -> str:
+    """Returns the name of the object that a rank other than rank 0 changes while its container runs."""
+    return f"{ranks_folder(gang)}/{rank}.beat"
+
+
 def rank_ended_object(gang: str, rank: int) -> str:
     """Returns the name of the object that a rank other than rank 0 writes after its end."""
     return f"{ranks_folder(gang)}/{rank}.ended"

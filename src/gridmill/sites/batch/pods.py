@@ -31,7 +31,7 @@ from gridmill.domain.states import AttemptState, Cause
 from gridmill.errors import GridmillError, InputError, StorageError
 from gridmill.ports.link import PodLink
 from gridmill.private_files import write_private
-from gridmill.sites.batch.attempt import AttemptDriver, attempt_states
+from gridmill.sites.batch.attempt import AttemptDriver
 from gridmill.sites.batch.journal import PodJournal
 from gridmill.version import __version__
 
@@ -110,7 +110,7 @@ class BatchPod:
         self._link, self._sent = link, None
         for driver in self.drivers.values():
             driver.ask_again()
-        states = {**_ended_states(self.journal), **attempt_states(self.drivers)}
+        states = {**_ended_states(self.journal), **_open_states(self.drivers)}
         hello = Hello(
             pod_id=self.order.pod_id,
             deployment_id=self.order.deployment_id,
@@ -178,6 +178,12 @@ class BatchPod:
     def close(self) -> None:
         """Close the connection. The pod continues when the site is opened again."""
         self._disconnect()
+
+
+def _open_states(drivers: Mapping[str, AttemptDriver]) -> Mapping[str, AttemptState]:
+    """Returns the state of each attempt that has not ended, for the Hello of its pod."""
+    running = (one for one in drivers.values() if not one.journal.has_ended(one.id))
+    return {one.id: AttemptState.RUNNING for one in running}
 
 
 def _ended_states(journal: PodJournal) -> Mapping[str, AttemptState]:

@@ -5,18 +5,19 @@ addresses into the bucket, where all ranks read them.
 """
 
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from gridmill.domain.frozen import replace
 from gridmill.domain.gang import Gang, GangMember
-from gridmill.errors import UnavailableError
+from gridmill.errors import GridmillError, NotFoundError, UnavailableError
 from gridmill.sites.batch.exchange import Exchange, repeated
 from gridmill.sites.batch.manifest import (
     RankAddress,
     address_object,
-    manifest_object,
+    beat_object,
     rank_ended_object,
     ranks_folder,
 )
@@ -26,6 +27,10 @@ _GATHER_SECONDS = 900.0
 """A gang whose ranks do not all start within this number of seconds ends."""
 _FAILED_SECONDS = 600.0
 """After a failure, rank 0 waits at most this number of seconds for the home, which ends the job."""
+_BEAT_SECONDS = 30.0
+"""The time between two signs of life of a rank."""
+_SILENT_SECONDS = 600.0
+"""A rank that has not ended and gives no sign of life for this number of seconds does not run any more."""
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 3.0
 
 
@@ -44,6 +49,13 @@ class Ranks:
         """`first_address` is the address of rank 0, which the container of rank 0 does not need."""
         self._exchange, self._gang, self._first_address = exchange, gang, first_address
         self._is_terminated, self._monotonic, self._sleep = is_terminated, monotonic, sleep
+        self.silent_rank: int | None = None
+        """As rank 0, the number of a rank that gives no sign of life. While the home is away, rank 0 would
+        wait for this rank for ever."""
+        self._beats, self._looked = 0, 0.0
+        self._seen: dict[int, tuple[bytes, float]] = {}
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gridmill-ranks", daemon=True)
 
     def announce(self) -> None:
         """Writes the address of this rank. Raises UnavailableError if the service has not given the address
@@ -55,6 +67,41 @@ class Ranks:
         record = RankAddress(address=address_towards(self._first_address), first=self._first_address)
         name = address_object(self._gang.id, self._gang.rank)
         repeated(lambda: self._exchange.write(name, record), self._sleep)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with suppress(GridmillError):
+                self.turn()
+            if self._closed.wait(_BEAT_SECONDS):
+                return
+
+    def turn(self) -> None:
+        """Gives a sign of life to rank 0, or, as rank 0, looks for the signs of the other ranks. Raises
+        UnavailableError, TransferRefusedError."""
+        if self._gang.rank == 0:
+            return self._look()
+        self._beats += 1
+        return self._exchange.bucket.put(beat_object(self._gang.id, self._gang.rank), b"%d" % self._beats)
+
+    def _look(self) -> None:
+        # the time in which the bucket does not answer does not count, because no rank can give a sign then
+        now = self._monotonic()
+        passed, self._looked = min(now - self._looked, 2 * _BEAT_SECONDS), now
+        ended = self._ended_ranks()
+        for rank in range(1, len(self._gang.members)):
+            beat, silent_seconds = self._seen.get(rank, (b"", 0.0))
+            found = b"" if rank in ended else self._beat_of(rank)
+            silent_seconds = silent_seconds + passed if found == beat and rank not in ended else 0.0
+            self._seen[rank] = found, silent_seconds
+            if silent_seconds >= _SILENT_SECONDS:
+                self.silent_rank = rank
+
+    def _beat_of(self, rank: int) -> bytes:
+        try:
+            return self._exchange.bucket.get(beat_object(self._gang.id, rank), 100)
+        except NotFoundError:
+            return b""
 
     def gather(self) -> Gang:
         """Waits for the addresses of all ranks and returns the gang with them. Raises UnavailableError if a
@@ -75,35 +122,48 @@ class Ranks:
                 raise UnavailableError(f"rank {missing} has not started within {_GATHER_SECONDS:g} s")
             self._sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        if self._gang.rank == 0:
+            self._looked = self._monotonic()
+            self._thread.start()
         return with_addresses(
             self._gang, [records[1].first, *(records[rank].address for rank in sorted(records))]
         )
 
     def end(self, *, done: bool) -> None:
-        """Records the end of this rank. As rank 0, waits until all other ranks have ended, because the end of
-        node 0 ends all nodes. `done` is whether this rank succeeded."""
-        if self._gang.rank:
-            name = rank_ended_object(self._gang.id, self._gang.rank)
-            repeated(lambda: self._exchange.bucket.put(name, b"{}"), self._sleep)
-            return
+        """Records the end of this rank. As rank 0, waits until all other ranks have ended or give no sign of
+        life, because the end of node 0 ends all nodes. `done` is whether this rank succeeded."""
+        try:
+            if self._gang.rank:
+                repeated(self._record_end, self._sleep)
+            else:
+                self._wait_for_others(done=done)
+        finally:
+            self._closed.set()
+
+    def _record_end(self) -> None:
+        if not self._exchange.is_deleted(self._gang.id):
+            self._exchange.bucket.put(rank_ended_object(self._gang.id, self._gang.rank), b"{}")
+
+    def _wait_for_others(self, *, done: bool) -> None:
         until = None if done else self._monotonic() + _FAILED_SECONDS
         pause = _PAUSE_SECONDS
         while not self._is_terminated() and (until is None or self._monotonic() < until):
             with suppress(UnavailableError):
-                if self._others_ended():
+                if self.silent_rank is not None or self._others_ended():
                     return
             self._sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _others_ended(self) -> bool:
         """Returns whether all other ranks have ended, or the home has deleted the gang."""
-        names = (
-            name for page in self._exchange.bucket.names(f"{ranks_folder(self._gang.id)}/") for name in page
-        )
-        ended = sum(name.endswith(".ended") for name in names)
-        return ended >= len(self._gang.members) - 1 or not self._exchange.bucket.has(
-            manifest_object(self._gang.id)
-        )
+        count = len(self._gang.members) - 1
+        return len(self._ended_ranks()) >= count or self._exchange.is_deleted(self._gang.id)
+
+    def _ended_ranks(self) -> frozenset[int]:
+        folder = f"{ranks_folder(self._gang.id)}/"
+        names = {name.rpartition("/")[2] for page in self._exchange.bucket.names(folder) for name in page}
+        ranks = range(1, len(self._gang.members))
+        return frozenset(rank for rank in ranks if f"{rank}.ended" in names)
 
 
 def address_towards(address: str) -> str:

@@ -3,6 +3,7 @@
 import logging
 import shutil
 import threading
+from collections.abc import Callable
 
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.domain.pod_protocol import AttemptOutcome
@@ -22,6 +23,21 @@ from gridmill.transfer.verify import seal
 _LOG = logging.getLogger(__name__)
 COMING = ".coming"
 """The folder below the storage root in which incomplete downloads are stored."""
+
+
+class Moving:
+    """Shows the progress of a transfer inside a `with` block."""
+
+    def __init__(self, note: Callable[[tuple[str, TransferProgress] | None], None], direction: str) -> None:
+        self._note, self._direction = note, direction
+
+    def __enter__(self) -> TransferProgress:
+        progress = TransferProgress()
+        self._note((self._direction, progress))
+        return progress
+
+    def __exit__(self, *_: object) -> None:
+        self._note(None)
 
 
 def download_result(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from gridmill.codec import encode, fingerprint, from_builtins, to_builtins
 from gridmill.domain.farm_protocol import Manifest
@@ -62,11 +63,13 @@ from gridmill.sites.batch.manifest import (
 from gridmill.sites.batch.ranks import Ranks
 from gridmill.transfer.chunk_manifest import scan
 
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _POD = "batch-1.0"
 _TURN_SECONDS = 0.2
 _END_SECONDS = 20.0
 _GRACE_SECONDS = 5.0
+_SHORT_SECONDS = 1.0
 _SHARE = 20
 """Uploads of checkpoints take at most a twentieth of the time."""
 
@@ -94,12 +97,13 @@ class AttemptRunner:
         received: threading.Event,
         first_address: str = "",
         monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         """The pod connects to `links` at the address `link`. `received` is set when a message arrives.
         `first_address` is the address of rank 0 for the other ranks of a gang."""
         self._exchange, self._attempt_id, self._folder = exchange, attempt_id, folder
         self._links, self._link, self._received = links, link, received
-        self._first_address, self._monotonic = first_address, monotonic
+        self._first_address, self._monotonic, self._sleep = first_address, monotonic, sleep
         self._root = folder / "root"
         self._channel: int | None = None
         self._held: list[PodEvent] = []
@@ -120,16 +124,23 @@ class AttemptRunner:
         succeeded. If another container has started this attempt, the call returns 0 at once. Raises
         GridmillError if the manifest cannot be read, or the end cannot be written."""
         name = manifest_object(self._attempt_id)
-        manifest = repeated(lambda: self._exchange.read(name, BatchManifest), self._pause)
+        manifest = self._repeated(lambda: self._exchange.read(name, BatchManifest))
         if manifest is None:
             raise NotFoundError("the attempt has no manifest; it was cancelled", place=name)
         started, owner = started_object(self._attempt_id), secrets.token_hex(16)
-        if not repeated(lambda: self._exchange.claim(started, owner), self._pause):
+        if not self._repeated(lambda: self._exchange.claim(started, owner)):
             return 0
         gang = manifest.order.gang
         if gang is None or len(gang.members) == 1:
             return self._run(manifest, None)
-        ranks = Ranks(self._exchange, gang, self._first_address, lambda: self._is_terminated)
+        ranks = Ranks(
+            self._exchange,
+            gang,
+            self._first_address,
+            lambda: self._is_terminated,
+            self._monotonic,
+            self._pause,
+        )
         code = self._run(manifest, ranks)
         ranks.end(done=code == 0)
         return code
@@ -148,7 +159,7 @@ class AttemptRunner:
             place = str(error.filename or self._folder)
             return self._not_started(manifest, StorageError(str(error.strerror), place=place))
         try:
-            self._serve(manifest, pod)
+            self._serve(manifest, pod, ranks)
         finally:
             _end_pod(pod)
         if self._end is None:
@@ -156,9 +167,12 @@ class AttemptRunner:
         return self._finish(manifest, self._end)
 
     def _pause(self, seconds: float) -> None:
-        """Waits, but not after the service has asked the container to end."""
-        if not self._is_terminated:
-            time.sleep(seconds)
+        """Waits, but only shortly after the service has asked the container to end."""
+        until = self._monotonic() + seconds
+        while not self._is_terminated and (rest := until - self._monotonic()) > 0:
+            self._sleep(min(_SHORT_SECONDS, rest))
+        if self._is_terminated:
+            self._sleep(min(_SHORT_SECONDS, seconds))
 
     def _place(self, manifest: BatchManifest) -> None:
         """Places the inputs, or checks that the container sees the storage root of the home."""
@@ -196,8 +210,9 @@ class AttemptRunner:
                 stderr=log,
             )
 
-    def _serve(self, manifest: BatchManifest, pod: "subprocess.Popen[bytes]") -> None:
-        """Exchanges messages with the pod until the attempt or the pod has ended."""
+    def _serve(self, manifest: BatchManifest, pod: "subprocess.Popen[bytes]", ranks: Ranks | None) -> None:
+        """Exchanges messages with the pod until the attempt or the pod has ended, or until another rank of
+        its gang gives no sign of life."""
         order = local_order(manifest, self._root)
         while self._end is None and pod.poll() is None:
             self._received.wait(_TURN_SECONDS)
@@ -211,6 +226,9 @@ class AttemptRunner:
             self._answer_secrets()
             self._upload_events(manifest.poll_seconds)
             self._upload_checkpoints(manifest)
+            if ranks is not None and ranks.silent_rank is not None and self._end is None:
+                message = f"rank {ranks.silent_rank} gives no sign of life"
+                self._end = _ended(order, self._last + 1, _lost(message))
 
     def _receive(self, order: AttemptOrder) -> None:
         for received in self._links.receive():
@@ -229,7 +247,7 @@ class AttemptRunner:
     def _request_secrets(self, request: SecretRequest) -> None:
         self._waits_for_secrets = True
         name = secret_request_object(self._attempt_id)
-        repeated(lambda: self._exchange.write(name, request), self._pause)
+        self._repeated(lambda: self._exchange.write(name, request))
 
     def _hold(self, events: Sequence[PodEvent]) -> None:
         for event in events:
@@ -302,12 +320,12 @@ class AttemptRunner:
     def _finish(self, manifest: BatchManifest, end: PodEvent) -> int:
         """Uploads all results of the attempt, and the end of the attempt as the last object."""
         self._next_upload = 0.0
-        repeated(lambda: self._upload_all_events(), self._pause)
+        self._repeated(lambda: self._upload_all_events())
         outcome = from_builtins(end.body["outcome"], AttemptOutcome)
         done = outcome.state is AttemptState.SUCCEEDED
         result: Manifest | None = None
         try:
-            result = repeated(lambda: self._upload_result(manifest, done=done), self._pause)
+            result = self._repeated(lambda: self._upload_result(manifest, done=done))
         except GridmillError as error:
             end, done = (
                 _failed(end, f"the result of the attempt cannot be uploaded: {error}", error.hint),
@@ -319,11 +337,22 @@ class AttemptRunner:
             interrupted=self._is_terminated and not done,
             seconds=self._transfer_seconds,
         )
-        repeated(lambda: self._exchange.write(end_object(self._attempt_id), record), self._pause)
+        self._write_end(record)
         return 0 if done else 1
 
+    def _write_end(self, record: BatchEnd) -> None:
+        def write() -> None:
+            # the home does not wait for the end of an attempt whose job the service has ended
+            if not self._exchange.is_deleted(self._attempt_id):
+                self._exchange.write(end_object(self._attempt_id), record)
+
+        self._repeated(write)
+
+    def _repeated(self, act: Callable[[], T]) -> T:
+        return repeated(act, self._pause, self._monotonic)
+
     def _upload_all_events(self) -> None:
-        if self._held:
+        if self._held and not self._exchange.is_deleted(self._attempt_id):
             events = Events(events=tuple(self._held))
             self._exchange.write(events_object(self._attempt_id, self._held[-1].number), events)
             self._held.clear()
@@ -361,19 +390,14 @@ class AttemptRunner:
             message=f"the container could not prepare the attempt: {error}",
             hint=error.hint,
         )
-        record = BatchEnd(event=_ended(manifest.order, 1, outcome), interrupted=self._is_terminated)
-        repeated(lambda: self._exchange.write(end_object(self._attempt_id), record), self._pause)
+        self._write_end(BatchEnd(event=_ended(manifest.order, 1, outcome), interrupted=self._is_terminated))
         return 1
 
     def _lost_pod(self, order: AttemptOrder, code: int | None) -> PodEvent:
         log = (self._folder / "pod" / "log").read_text(errors="replace").strip()
         last = f": {log.splitlines()[-1][:300]}" if log else ""
-        outcome = AttemptOutcome(
-            state=AttemptState.LOST,
-            cause=Cause.LOST,
-            message=f"the pod in the container ended with exit code {code}{last}",
-        )
-        return _ended(order, self._last + 1, outcome)
+        message = f"the pod in the container ended with exit code {code}{last}"
+        return _ended(order, self._last + 1, _lost(message))
 
 
 def _ended(order: AttemptOrder, number: int, outcome: AttemptOutcome) -> PodEvent:
@@ -385,6 +409,10 @@ def _ended(order: AttemptOrder, number: int, outcome: AttemptOutcome) -> PodEven
         type=EventType.ENDED,
         body={"outcome": to_builtins(outcome)},
     )
+
+
+def _lost(message: str) -> AttemptOutcome:
+    return AttemptOutcome(state=AttemptState.LOST, cause=Cause.LOST, message=message)
 
 
 def _failed(end: PodEvent, message: str, hint: str) -> PodEvent:

@@ -117,3 +117,29 @@ def test_a_queued_job_is_diagnosed_by_its_events() -> None:
 def test_wrong_settings_are_refused(changes: dict[str, str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         read_settings({**SETTINGS, **changes}, "site s")
+
+
+def test_the_states_of_many_open_jobs_come_from_one_list() -> None:
+    jobs = f"projects/{PROJECT}/locations/europe-west4/jobs"
+    ids = [f"{jobs}/{number}" for number in range(40)]
+    labels = {"gridmill-owner": "mark"}
+    one = {"labels": labels, "status": {"state": "RUNNING"}}
+    ended = {"labels": labels, "status": {"state": "SUCCEEDED"}}
+    pages = [
+        {"jobs": [{"name": id, **one} for id in ids[:30]], "nextPageToken": "more"},
+        {"jobs": [{"name": id, **one} for id in ids[30:-1]]},
+    ]
+    api = GoogleApi({f"GET /v1/{id}": one for id in ids} | {f"GET /v1/{jobs}": pages})
+    service = GcpBatch(read_settings(SETTINGS, "site s"), GcpRequests(settings(), transport=api.transport))
+    assert len(service.describe(ids)) == 40  # the first answers show the owner
+    api.answers[f"GET /v1/{ids[-1]}"] = ended
+    before = len(api.requests)
+    found = service.describe(ids)
+    asked = [request.url for request in api.requests[before:]]
+    assert [url.path for url in asked] == [f"/v1/{jobs}", f"/v1/{jobs}", f"/v1/{ids[-1]}"]
+    assert asked[0].params["filter"].startswith('labels.gridmill-owner="mark" AND status.state!="SUCCEEDED"')
+    assert asked[1].params["pageToken"] == "more"
+    assert [found[id].phase for id in ids[-2:]] == [BatchPhase.RUNNING, BatchPhase.ENDED]
+    api.answers[f"GET /v1/{jobs}"] = refusal(403, "PERMISSION_DENIED")
+    assert len(service.describe(ids)) == 40  # the jobs are requested one by one
+    service.close()

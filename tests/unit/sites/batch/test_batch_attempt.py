@@ -8,12 +8,12 @@ import pytest
 from blake3 import blake3
 from tests.kit.batch_memory import Bucket, Service
 
-from gridmill.codec import encode, from_builtins
+from gridmill.codec import encode, from_builtins, to_builtins
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.command import CommandSpec
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
-from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, EventType, SecretRequest
+from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, EventType, PodEvent, SecretRequest
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.errors import RefusedError, UnavailableError
@@ -24,7 +24,7 @@ from gridmill.sites.batch.attempt_record import AttemptPhase, BatchAttemptRecord
 from gridmill.sites.batch.context import SiteContext
 from gridmill.sites.batch.exchange import Exchange, repeated
 from gridmill.sites.batch.journal import PodJournal
-from gridmill.sites.batch.manifest import end_object, manifest_object, secret_request_object
+from gridmill.sites.batch.manifest import BatchEnd, end_object, manifest_object, secret_request_object
 from gridmill.sites.batch.settings import read
 from gridmill.transfer.bucket_cache import BucketCache
 from gridmill.transfer.errors import TransferRefusedError
@@ -222,3 +222,29 @@ def test_the_time_in_the_queue_is_measured_with_one_clock(attempt: Attempt) -> N
     attempt.service.jobs["job-1"] = queued
     attempt.steps(3)
     assert attempt.driver.record.verdict is None
+
+
+def test_the_job_of_an_ended_attempt_that_does_not_end_is_cancelled(attempt: Attempt) -> None:
+    attempt.service.stubborn = True
+    outcome = AttemptOutcome(state=AttemptState.FAILED, cause=Cause.INPUT, message="no")
+    event = PodEvent(
+        number=1,
+        attempt_id="a-1",
+        token="t",
+        time=1.0,
+        type=EventType.ENDED,
+        body={"outcome": to_builtins(outcome)},
+    )
+    attempt.bucket.put(end_object("a-1"), encode(BatchEnd(event=event)))
+    attempt.steps()
+    assert attempt.outcome() is not None  # the control node does not wait for the end of the job
+    assert not attempt.bucket.has(manifest_object("a-1"))
+    assert not attempt.service.cancelled
+    assert not attempt.driver.end_now()
+    assert not attempt.service.cancelled  # also a pod that ends gives the job the time to end by itself
+    attempt.steps(3)
+    assert attempt.service.cancelled == ["job-1"]
+    assert not attempt.driver.has_ended
+    attempt.service.end("job-1")
+    attempt.steps()
+    assert attempt.driver.has_ended
