@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from gridmill.declarations.problems import FieldPath, show_value
 from gridmill.domain.dataset import DatasetSpec, Label, Split, SplitBy, Window
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.job import Job, JobKind
+from gridmill.domain.job import DECLARED_KINDS, Job
 from gridmill.domain.schedule import ScheduleSpec
 from gridmill.domain.source import SqlSource
 from gridmill.errors import InputError
@@ -45,7 +45,7 @@ POSITIVE = frozenset(
 )
 NOT_NEGATIVE = frozenset({"retries", "gpus", "keep_seconds"})
 EXACTLY_ONE: Mapping[type, tuple[str, ...]] = {
-    Job: tuple(JobKind),
+    Job: DECLARED_KINDS,
     ScheduleSpec: ("every_seconds", "every_months", "cron", "continuous"),
     Window: ("span_seconds", "span_rows"),
     DatasetSpec: ("basis", "sql"),

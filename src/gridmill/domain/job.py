@@ -57,6 +57,9 @@ class JobKind(StrEnum):
     COMMAND = "command"
 
 
+DECLARED_KINDS = tuple(kind for kind in JobKind if kind is not JobKind.SERVICE)
+"""The kinds of jobs that a pipeline declares. Jobs of kind `service` are made by Gridmill."""
+
 _SPECS = attrgetter(*map(str, JobKind))
 _KIND_OF: dict[tuple[bool, ...], JobKind] = {tuple(one is kind for one in JobKind): kind for kind in JobKind}
 """The kind of a job follows from the field that the job sets: exactly one of `sink`, `dataset`, `training`,
@@ -202,7 +205,7 @@ class Job:
             names = [str(one) for one, is_set in zip(JobKind, are_set, strict=True) if is_set]
             raise InputError(
                 f"job {self.name!r} declares {len(names)} kinds ({', '.join(names) or 'none'})",
-                hint=f"Declare exactly one of {', '.join(JobKind)}.",
+                hint=f"Declare exactly one of {', '.join(DECLARED_KINDS)}.",
             )
         return kind
 

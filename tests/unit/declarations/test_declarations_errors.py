@@ -107,7 +107,7 @@ def test_a_billion_laughs_are_few() -> None:
 
 def test_a_second_document_has_its_own_lines() -> None:
     assert said("pipeline: p\njobs: {a: {command: x}}\n---\nresource: r\ntype: sinc") == (
-        "f.yaml:5: type: expected one of sink, dataset, training, prediction, command, got 'sinc'; "
+        "f.yaml:5: type: expected one of sink, dataset, training, prediction, service, command, got 'sinc'; "
         "did you mean `sink`?"
     )
 
