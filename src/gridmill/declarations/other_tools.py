@@ -179,7 +179,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         **_each("mlflow tracking tracking_uri", "use `track`"),
         **_each("task problem", "use `objective`"),
         **_each("gpus gpu device accelerators", _GPUS),
-        **_each("image container docker", _IMAGE),
+        **_each("image docker", _IMAGE),
         **_each("data input from", "use `dataset`"),
         **_each("env", "use `options` for settings of the script"),
         **_each("requirements pip packages", "use `environment: requirements.txt`"),

@@ -15,6 +15,7 @@ from gridmill.codec import decode, encode
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError
 from gridmill.jobs.dataset.columns import SQL_RESULT
 from gridmill.jobs.dataset.encode import load_encoders
@@ -101,7 +102,7 @@ def define_online(
     predictions = {name: one.output for name, one in inputs.items() if one.kind == ArtifactKind.PREDICTION}
     declared = with_predictions(spec, predictions)
     clocked = with_label_clock(declared, inputs)
-    encoders = load_encoders(root / dataset.output.uri) if spec.encoders else ()
+    encoders = load_encoders(below(root, dataset.output.uri)) if spec.encoders else ()
     with open_sources(root) as engine:
         types, units = _types(engine, declared, clocked, inputs, root, dataset)
     plan = plan_online(

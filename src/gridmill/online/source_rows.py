@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError
 from gridmill.codec import to_builtins
 from gridmill.domain.artifact import ArtifactKind, Output
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.storage_uri import below
 from gridmill.errors import StorageError
 from gridmill.jobs.dataset.joins import register_tables
 from gridmill.jobs.dataset.time_units import Units
@@ -43,7 +44,7 @@ class SourceTable:
     @property
     def path(self) -> Path:
         """The folder with the files of the table."""
-        return self.root / self.output.uri
+        return below(self.root, self.output.uri)
 
     @property
     def held(self) -> HeldVersion:

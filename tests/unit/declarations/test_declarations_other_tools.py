@@ -26,7 +26,7 @@ def refused(text: str) -> PipelineError:
         "depends_on: [s]": "use `needs: [JOB]`",
         "env: {A: b}": "use `env: {NAME: value}` below `command`",
         "gpus: 2": "gridmill configure resource NAME --type TYPE --gpus 1",
-        "image: python:3.12": "use `environment: requirements.txt`",
+        "image: python:3.12": "use `container: IMAGE`",
         "cmd: ls": "use `command: ...`",
         "foreach: [1, 2]": "use `matrix:",
     }.items(),
