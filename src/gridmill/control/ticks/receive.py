@@ -121,7 +121,8 @@ def _refusal(received: ReceivedHello, pod: Pod | None) -> str:
     if not received.has_right_secret:
         return "the secret of the pod is wrong"
     if protocol not in ACCEPTED_PROTOCOLS:
-        accepted = " and ".join(map(str, ACCEPTED_PROTOCOLS))
+        *others, newest = map(str, ACCEPTED_PROTOCOLS)
+        accepted = f"{', '.join(others)} and {newest}"
         return f"protocol {protocol} is not supported; this control node supports {accepted}"
     if deployment is None or pod is None or pod.state == PodState.GONE:
         return "the deployment does not exist any more"
