@@ -11,7 +11,6 @@ _IMAGE = re.compile(
     r"(?:(?P<host>[A-Za-z0-9.-]*[.:][A-Za-z0-9.:-]*|localhost)/)?"
     r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?P<digest>@sha256:[0-9a-f]{64})?"
 )
-DEFAULT_REGISTRY = "docker.io"
 LABEL = "gridmill.attempt"
 """The label of a container, whose value is the id of its attempt."""
 
@@ -35,8 +34,9 @@ class ContainerRecord:
 
 
 def check_container(image: str | None, login: str | None, place: str) -> None:
-    """Raise InputError for a text that is not the name of an image, and for a login that is not a reference
-    to a secret. `place` is the kind of the job, such as `command`."""
+    """Raise InputError for a text that is not the name of an image, for a login that is not a reference to a
+    secret, and for a login of an image whose registry is unknown. `place` is the kind of the job, such as
+    `command`."""
     if image is not None and not _IMAGE.fullmatch(image):
         raise InputError(
             f"{image!r} is not the name of a container image",
@@ -57,12 +57,19 @@ def check_container(image: str | None, login: str | None, place: str) -> None:
             hint="Write `registry_login: {secret: NAME}`. The value of the secret is USER:PASSWORD.",
             place=f"{place}.registry_login",
         )
+    if not registry_of(image):
+        raise InputError(
+            f"the name of the image {image!r} does not contain the registry for the login",
+            hint=f"Write the complete name, for example registry.example.com/{image}.",
+            place=f"{place}.container",
+        )
 
 
 def registry_of(image: str) -> str:
-    """Return the registry of an image, such as `registry.example.com:5000`."""
+    """Return the registry of an image, such as `registry.example.com:5000`, or an empty text if the name of
+    the image does not contain its registry."""
     found = _IMAGE.fullmatch(image)
-    return (found["host"] if found else None) or DEFAULT_REGISTRY
+    return (found["host"] if found else None) or ""
 
 
 def is_pinned(image: str) -> bool:

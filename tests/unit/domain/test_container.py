@@ -14,15 +14,15 @@ DIGEST = f"@sha256:{'a' * 64}"
 @pytest.mark.parametrize(
     ("image", "registry"),
     [
-        ("ubuntu", "docker.io"),
-        ("team/train:1.2", "docker.io"),
+        ("ubuntu", ""),
+        ("team/train:1.2", ""),
         ("localhost/train", "localhost"),
         ("127.0.0.1:5000/team/train:1", "127.0.0.1:5000"),
         (f"registry.example.com/a/b/c{DIGEST}", "registry.example.com"),
     ],
 )
 def test_the_registry_of_an_image(image: str, registry: str) -> None:
-    check_container(image, "${secret:login}", "command")
+    check_container(image, "${secret:login}" if registry else None, "command")
     assert registry_of(image) == registry
     assert is_pinned(image) == image.endswith(DIGEST)
 
@@ -36,19 +36,25 @@ def test_a_text_that_is_no_image_is_refused(image: str) -> None:
 def test_a_login_is_a_secret_of_a_container() -> None:
     with pytest.raises(InputError, match="not written into a pipeline file"):
         check_container("a", "me:password", "command")
+    with pytest.raises(InputError, match="does not contain the registry for the login"):
+        check_container("team/train:1.2", "${secret:login}", "command")
     with pytest.raises(InputError, match="needs `container`"):
         check_container(None, "${secret:login}", "command")
 
 
 def test_a_job_in_a_container_declares_its_memory_and_names_its_secret() -> None:
-    command = CommandSpec(run="true", container="a", registry_login="${secret:login}")
+    command = CommandSpec(run="true", container="localhost/a", registry_login="${secret:login}")
     with pytest.raises(InputError, match="needs `memory`"):
         Job(name="j", command=command).check()
     job = Job(name="j", command=command, memory_bytes=2**30)
     job.check()
-    assert (job.secrets, job.container) == (("login",), "a")
+    assert (job.secrets, job.container) == (("login",), "localhost/a")
     training = TrainingSpec(
-        dataset="d", model=ModelKind.CUSTOM, script="a.py", container="b", registry_login="${secret:one}"
+        dataset="d",
+        model=ModelKind.CUSTOM,
+        script="a.py",
+        container="localhost/b",
+        registry_login="${secret:one}",
     )
     training.check()
     assert Job(name="j", training=training).secrets == ("one",)
