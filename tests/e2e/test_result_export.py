@@ -28,31 +28,19 @@ from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.transfer.bucket import BucketClient
 from gridmill.transfer.chunk_manifest import scan
 from gridmill.transfer.contents import read_contents
+from tests.e2e.test_staging_bucket import credentials, server
 from tests.kit.farms import farm, open_folder
-from tests.kit.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
+from tests.kit.objectstore import make_bucket
 from tests.unit.sites.farm.test_cluster_carrying import URI, ended, order, outcome
 from tests.unit.transfer.test_staging_chunks import contents
 from tests.unit.transfer.test_staging_manifest import tree
 
+__all__ = ["credentials", "server"]
 pytestmark = pytest.mark.e2e
 FILES = {"model": os.urandom(9_000_000), "metrics/a.json": b"{}", "metrics/b.json": b"{}"}
 POD = "burst-1.0"
 CAP_SECONDS = 4 * 3600.0
 WANTED = order()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with object_store() as endpoint:
-        if endpoint is None:
-            pytest.skip(HOW_TO_GET_IT)
-        yield endpoint
-
-
-@pytest.fixture(autouse=True)
-def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (KEYS | {"AWS_SECRET_ACCESS_KEY": "T0PSECRET"}).items():
-        monkeypatch.setenv(name, value)
 
 
 @dataclass

@@ -49,7 +49,7 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (KEYS | {"AWS_SECRET_ACCESS_KEY": "T0PSECRET"}).items():
         monkeypatch.setenv(name, value)
 

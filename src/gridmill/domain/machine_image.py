@@ -6,6 +6,7 @@ import re
 from enum import StrEnum
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.machine import Leftover
 from gridmill.errors import InputError
 
 BUILD_CPUS, BUILD_MEMORY_BYTES = 2.0, 3 << 30
@@ -57,6 +58,19 @@ class MachineImage:
     def is_in(self, region: str) -> bool:
         """Return whether machines of a region whose name begins with `region` can boot from the image."""
         return self.region == EVERYWHERE or self.region.startswith(region)
+
+    def leftover(self) -> Leftover | None:
+        """Return the image as a leftover of its build, or None if it is kept."""
+        if not self.lease:
+            return None
+        return Leftover(
+            kind="image",
+            id=self.id,
+            region=self.region,
+            lease=self.lease,
+            owner=self.owner,
+            created=self.created,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,15 +45,8 @@ class OwnImages:
     def leftovers(self, region: str, filters: list[dict[str, Any]]) -> Iterator[Leftover]:
         """Yield the images and snapshots of a region that are not kept."""
         for image in self._in_region(region, filters):
-            if image.lease:
-                yield Leftover(
-                    kind="image",
-                    id=image.id,
-                    region=region,
-                    lease=image.lease,
-                    owner=image.owner,
-                    created=image.created,
-                )
+            if leftover := image.leftover():
+                yield leftover
         for snapshot in self._requests.pages(
             "ec2", region, "DescribeSnapshots", "Snapshots", OwnerIds=["self"], Filters=filters
         ):

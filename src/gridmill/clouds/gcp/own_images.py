@@ -55,15 +55,8 @@ class OwnImages:
     def leftovers(self, owner: str) -> Iterator[Leftover]:
         """Yield the images that are not kept."""
         for image in self.images(owner):
-            if image.lease:
-                yield Leftover(
-                    kind="image",
-                    id=image.id,
-                    region=EVERYWHERE,
-                    lease=image.lease,
-                    owner=image.owner,
-                    created=image.created,
-                )
+            if leftover := image.leftover():
+                yield leftover
 
     def create(self, machine: Machine, request: ImageRequest) -> MachineImage:
         """Start to make an image. A repeated call finds the image by its name."""
