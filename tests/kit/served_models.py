@@ -18,6 +18,7 @@ from gridmill.jobs.model_files import ModelCard, save_model
 from gridmill.serving.app import Application
 from gridmill.serving.batching import Batcher, BatchLimits, Predict
 from gridmill.serving.hosting import HostedModel, Versions
+from gridmill.serving.keyed_features import keyed_of
 from gridmill.serving.metrics import Metrics
 from gridmill.serving.served_model import ServedModel, load_version
 
@@ -54,6 +55,35 @@ def linear_model(folder: Path, *, sequence: int | None = None, classes: Sequence
             Encoding(column="city", type="string", categories=CITIES),
         ),
         classes=tuple(classes),
+        sequence=sequence,
+    )
+    save_model(folder, card, onnx.ModelProto.SerializeToString(model))
+    return folder
+
+
+def sum_model(folder: Path, encodings: Sequence[Encoding], *, sequence: int | None = None) -> Path:
+    """Write a model whose output is the sum of all its inputs, and return its folder."""
+    folder.mkdir(parents=True)
+    width = sum(len(one.inputs) for one in encodings)
+    shape: list[int | None] = [None, width] if sequence is None else [None, sequence, width]
+    axes = [1] if sequence is None else [1, 2]
+    taken = helper.make_tensor_value_info("inputs", TensorProto.DOUBLE, shape)
+    given = helper.make_tensor_value_info("output", TensorProto.DOUBLE, [None, 1])
+    nodes = [
+        helper.make_node("ReduceSum", ["inputs", "axes"], ["sum"], keepdims=0),
+        helper.make_node("Reshape", ["sum", "shape"], ["output"]),
+    ]
+    constants = [
+        helper.make_tensor("axes", TensorProto.INT64, [len(axes)], axes),
+        helper.make_tensor("shape", TensorProto.INT64, [2], [-1, 1]),
+    ]
+    graph = helper.make_graph(nodes, "sum", [taken], [given], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    card = ModelCard(
+        kind=ModelKind.LINEAR,
+        objective=Objective.REGRESSION,
+        labels=("ahead",),
+        encodings=tuple(encodings),
         sequence=sequence,
     )
     save_model(folder, card, onnx.ModelProto.SerializeToString(model))
@@ -153,7 +183,8 @@ def application(
     for number, version in enumerate(order.versions, start=1):
         model = load_version(version, str(number), 1)
         batcher = Batcher(predict(model), limits_of(order), inline=inline, row_seconds=1e-6)
-        hosted.append(HostedModel(service=order.name, model=model, batcher=batcher))
+        keyed = keyed_of(model, limits_of(order))
+        hosted.append(HostedModel(service=order.name, model=model, batcher=batcher, keyed=keyed))
     return Application(order, Versions(hosted), Metrics(folder, 0), **parts), hosted
 
 
@@ -172,5 +203,7 @@ def run(
         finally:
             for one in hosted:
                 one.batcher.close()
+                if one.keyed is not None:
+                    one.keyed.close()
 
     asyncio.run(inner())

@@ -22,11 +22,15 @@ class ServedVersion:
 
     Requests that name no version are divided among the versions in proportion to `weight`. A version with
     weight 0 answers only requests that name it.
+
+    `features` is the absolute path of the folder of the view from which the replicas compute the contextual
+    features of the version. It is empty if requests send all features.
     """
 
     label: str
     folder: str
     weight: float = 1.0
+    features: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

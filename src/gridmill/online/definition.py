@@ -6,8 +6,11 @@ Replicas read the definition from the file, so that they need neither the pipeli
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from datetime import date, datetime
+from math import isfinite
 from pathlib import Path
 from time import time
+from typing import Any
 
 import duckdb
 
@@ -24,7 +27,7 @@ from gridmill.jobs.dataset.label_availability import with_label_clock
 from gridmill.jobs.dataset.labels import with_predictions
 from gridmill.jobs.dataset.prepare import register_functions, spread
 from gridmill.jobs.dataset.time_units import TIMES, Units, find_units
-from gridmill.jobs.duckdb_engine import Types
+from gridmill.jobs.duckdb_engine import Types, quoted
 from gridmill.jobs.expressions import types_of
 from gridmill.jobs.parquet import storage_errors
 from gridmill.online.features import FeatureRule, OnlineFeatures, OnlinePolicy
@@ -38,13 +41,23 @@ FILE = "features.json"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineDefinition:
     """The plan of the features, the rules of single features, the policy, and the encoders of the dataset in
-    the order in which they are applied. `units` are the time units of numeric columns of the tables."""
+    the order in which they are applied. `units` are the time units of numeric columns of the tables.
+
+    `example` is a row of the basis table in the form of a request; it is empty if there is none."""
 
     plan: OnlinePlan
     rules: Mapping[str, FeatureRule] = field(default_factory=dict)
     policy: OnlinePolicy = OnlinePolicy()
     encoders: tuple[FittedEncoder, ...] = ()
     units: Units = field(default_factory=dict)
+    example: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether requests to a service differ from the rows of the dataset: features are computed by key or
+        by an expression, or encoded."""
+        plan = self.plan
+        return bool(plan.stored or plan.expressions or self.encoders)
 
     def sources(self, root: Path, versions: Mapping[str, Artifact]) -> dict[str, SourceTable]:
         """Return versions of the tables (by the names in the declaration of the dataset) below the storage
@@ -71,12 +84,22 @@ def load_definition(folder: Path) -> OnlineDefinition:
         raise MissingViewError(f"the definition {folder / FILE} of a view cannot be read: {error}") from error
 
 
-def open_features(folder: Path, clock: Callable[[], float] = time) -> OnlineFeatures:
+def open_features(
+    folder: Path, clock: Callable[[], float] = time, *, ahead_seconds: float | None = None
+) -> OnlineFeatures:
     """Return the features of a service from the folder of its view. Raises MissingViewError if the folder has
-    no definition; a missing view is treated by the policy when a request arrives."""
+    no definition; a missing view is treated by the policy when a request arrives. `ahead_seconds` is how far
+    in the future an as-of time may be (None: any time)."""
     made = load_definition(folder)
     return OnlineFeatures(
-        folder, made.plan, rules=made.rules, policy=made.policy, encoders=made.encoders, clock=clock
+        folder,
+        made.plan,
+        rules=made.rules,
+        policy=made.policy,
+        encoders=made.encoders,
+        clock=clock,
+        ahead_seconds=ahead_seconds,
+        example=made.example,
     )
 
 
@@ -105,9 +128,10 @@ def define_online(
     encoders = load_encoders(below(root, dataset.output.uri)) if spec.encoders else ()
     with open_sources(root) as engine:
         types, units = _types(engine, declared, clocked, inputs, root, dataset)
-    plan = plan_online(
-        clocked, types, features=_before_encoding(columns, encoders), sent=sent, sequence=sequence
-    )
+        plan = plan_online(
+            clocked, types, features=_before_encoding(columns, encoders), sent=sent, sequence=sequence
+        )
+        example = _example(engine, spec, plan)
     read = set(plan.features)
     return OnlineDefinition(
         plan=plan,
@@ -115,7 +139,26 @@ def define_online(
         policy=policy or OnlinePolicy(),
         encoders=tuple(one for one in encoders if one.column in read),
         units=units,
+        example=example,
     )
+
+
+def _example(engine: duckdb.DuckDBPyConnection, spec: DatasetSpec, plan: OnlinePlan) -> dict[str, Any]:
+    """Return the columns of the first row of the basis table that a request sends, as JSON values."""
+    names = [name for name in plan.request if name not in plan.sent]
+    if spec.basis is None or not names:
+        return {}
+    listed = ", ".join(quoted(name) for name in names)
+    row = engine.execute(f"SELECT {listed} FROM {quoted(spec.basis.table)} LIMIT 1").fetchone()
+    return {name: _json_value(value) for name, value in zip(names, row or (), strict=False)}
+
+
+def _json_value(value: Any) -> Any:  # noqa: ANN401  a value of any type
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def _types(

@@ -23,7 +23,7 @@ from gridmill.jobs.dataset.window_plan import CHUNK
 from gridmill.jobs.dataset.window_ranges import Flags, Ints
 from gridmill.jobs.duckdb_engine import quoted
 from gridmill.jobs.expressions import quote_all, select, sql_text
-from gridmill.online.key_rows import NEVER, check_floor, load_rows, with_history
+from gridmill.online.key_rows import NEVER, check_ahead, check_floor, load_rows, with_history
 from gridmill.online.plan import Feed, OnlinePlan
 from gridmill.online.requests import RequestRows, read_request
 from gridmill.online.row_codec import ARROW
@@ -124,7 +124,9 @@ _NO_STATE = ViewState(held={}, floor_us=None, synced_at=float("inf"))
 class OnlineFeatures:
     """The features of a service. Several threads may use one object; each thread has its own connections.
 
-    `folder` is the folder of the view. A new view that replaces the old one is used by the next call.
+    `folder` is the folder of the view. A new view that replaces the old one is used by the next call. An
+    as-of time may be at most `ahead_seconds` in the future (None: any time), which allows for clocks that
+    differ. `example` is a row of the basis table in the form of a request.
     """
 
     def __init__(
@@ -136,8 +138,11 @@ class OnlineFeatures:
         policy: OnlinePolicy | None = None,
         encoders: Sequence[FittedEncoder] = (),
         clock: Callable[[], float] = time.time,
+        ahead_seconds: float | None = None,
+        example: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder, self.plan = folder, plan
+        self.example, self._ahead_seconds = dict(example or {}), ahead_seconds
         self.rules, self.policy = dict(rules or {}), policy or OnlinePolicy()
         self._encoders, self._clock = tuple(encoders), clock
         self._local = threading.local()
@@ -167,6 +172,8 @@ class OnlineFeatures:
         """
         now_us = round(self._clock() * 1_000_000)
         request = read_request(rows, self.plan, as_of, now_us)
+        if self._ahead_seconds is not None:
+            check_ahead(request.times, now_us, self._ahead_seconds)
         try:
             computed = self._computed(request)
         except UnavailableError as error:

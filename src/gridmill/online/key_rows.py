@@ -157,6 +157,19 @@ def check_floor(times: Ints, state: ViewState) -> None:
     )
 
 
+def check_ahead(times: Ints, now_us: int, most_seconds: float) -> None:
+    """Raise InputError if an as-of time is more than `most_seconds` after now."""
+    if not len(times) or times.max() <= now_us + most_seconds * 1_000_000:
+        return
+    row = int(np.argmax(times))
+    asked, now = (shown_time(us) for us in (int(times[row]), now_us))
+    raise InputError(
+        f"the as-of time {asked} is in the future: the clock of the service shows {now}",
+        hint="Send a time that is not after the request, or leave it out.",
+        place=f"rows[{row}]",
+    )
+
+
 def shown_time(us: int) -> str:
     """Return a time in microseconds since 1970 as ISO 8601 in UTC."""
     return str(np.datetime64(us, "us")) + "Z"

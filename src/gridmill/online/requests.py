@@ -70,7 +70,7 @@ def _value(row: Mapping[str, Any], number: int, name: str, kind: str, plan: Onli
     if name not in row:
         raise InputError(
             f"the field is missing{did_you_mean(name, row)}",
-            hint=f"A row needs {', '.join(plan.request)}.",
+            hint=f"A row needs {', '.join(plan.request)}. Send null if a value is unknown.",
             place=f"rows[{number}].{name}",
         )
     return _converted(row[name], number, name, kind)

@@ -119,6 +119,14 @@ class OverloadedError(RequestError):
     retryable = True
 
 
+class ViewUnavailableError(RequestError):
+    """The contextual features cannot be computed, because the view is missing, damaged or too old."""
+
+    code = "view-unavailable"
+    status = 503
+    retryable = True
+
+
 class ModelFailedError(RequestError):
     """The model failed for the rows of this request."""
 

@@ -9,17 +9,20 @@ from gridmill.domain.frozen import dataclass
 from gridmill.jobs.features import Floats
 from gridmill.serving.batching import Batcher
 from gridmill.serving.errors import UnknownPathError
+from gridmill.serving.keyed_features import KeyedFeatures
 from gridmill.serving.served_model import ServedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostedModel:
     """A loaded version with its batcher. `service` is the name of the service, which is also the name of the
-    model in the Open Inference Protocol."""
+    model in the Open Inference Protocol. `keyed` computes the contextual features of requests; it is None if
+    requests send all features."""
 
     service: str
     model: ServedModel
     batcher: Batcher
+    keyed: KeyedFeatures | None = None
 
     async def predict(self, inputs: Floats) -> Floats:
         """Return the output of the model. Raises RequestError."""

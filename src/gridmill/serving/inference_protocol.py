@@ -6,6 +6,7 @@ inputs, in the shape [rows, inputs] or [rows, sequence, inputs]. The outputs hav
 that a prediction job writes.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from gridmill.jobs.features import Floats
 from gridmill.serving.errors import MalformedError, Problem, RequestError
 from gridmill.serving.fields import Field, FieldKind
 from gridmill.serving.hosting import HostedModel
+from gridmill.serving.keyed_features import KeyedInputs, KeyedRequest, as_of_time, wish_of
 from gridmill.serving.predict import rows_not_finite
 from gridmill.serving.request import Answer, Request, json_answer
 from gridmill.serving.served_model import ServedModel
@@ -25,6 +27,19 @@ INPUTS = "inputs"
 HEADER_LENGTH = b"inference-header-content-length"
 BINARY = b"application/octet-stream"
 _DATATYPES = {FieldKind.NUMBER: "FP64", FieldKind.BOOLEAN: "BOOL", FieldKind.TEXT: "BYTES"}
+DATATYPES_OF_SQL = {
+    "TINYINT": "INT8",
+    "SMALLINT": "INT16",
+    "INTEGER": "INT32",
+    "BIGINT": "INT64",
+    "UTINYINT": "UINT8",
+    "USMALLINT": "UINT16",
+    "UINTEGER": "UINT32",
+    "FLOAT": "FP32",
+    "DOUBLE": "FP64",
+    "BOOLEAN": "BOOL",
+}
+"""The datatypes of the columns of a request; all others (texts, times and dates) are BYTES."""
 _ENCODE = msgspec.json.Encoder().encode
 
 
@@ -54,7 +69,10 @@ _DECODER = msgspec.json.Decoder(_Inference)
 async def infer(host: HostedModel, request: Request) -> Answer:
     """Answer an inference request. Raises RequestError."""
     asked, rest = _decoded(request)
-    inputs = _inputs(host.model, _arrays(asked.inputs, rest))
+    arrays = _arrays(asked.inputs, rest)
+    wish = wish_of(asked.parameters.get("features", ""))
+    keyed = await _keyed(host, arrays, asked.parameters.get("as_of"))
+    inputs = keyed.inputs if keyed is not None else _inputs(host.model, arrays)
     request.rows = len(inputs)
     predicted = await host.predict(inputs)
     columns = host.model.columns(predicted)
@@ -68,9 +86,15 @@ async def infer(host: HostedModel, request: Request) -> Answer:
             raise RequestError(f"the model has no output {one.name!r}", hint=f"Its outputs are: {known}.")
         binary = one.parameters.get("binary_data", all_binary) is True
         outputs.append(_output(host.model, one.name, columns[one.name], predicted, blobs if binary else None))
-    body = {"model_name": host.service, "model_version": host.model.version, "outputs": outputs}
+    body: dict[str, Any] = {
+        "model_name": host.service,
+        "model_version": host.model.version,
+        "outputs": outputs,
+    }
     if asked.id:
         body["id"] = asked.id
+    if keyed is not None and (about := keyed.about(wish)):
+        body["parameters"] = {"features": _ENCODE(about).decode()}
     if not blobs:
         return json_answer(body)
     header = _ENCODE(body)
@@ -79,6 +103,39 @@ async def infer(host: HostedModel, request: Request) -> Answer:
         media_type=BINARY,
         headers=((b"inference-header-content-length", b"%d" % len(header)),),
     )
+
+
+async def _keyed(host: HostedModel, arrays: Mapping[str, Array], as_of: object) -> KeyedInputs | None:
+    """Return the inputs with features that are computed by key. The result is None if the request sends the
+    encoded inputs or complete sequences, or if requests send all features."""
+    if host.keyed is None or _is_encoded(host.model, arrays):
+        return None
+    names = [field.name for field in host.model.reader.fields]
+    if host.model.card.sequence is not None and all(
+        name in arrays and arrays[name].ndim > 1 and arrays[name].shape[1] > 1 for name in names
+    ):
+        return None
+    rows = _rows_of_tensors(arrays)
+    return await host.keyed.inputs_of(KeyedRequest(rows=rows, as_of=as_of_time(as_of)))
+
+
+def _rows_of_tensors(arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
+    """Return rows with named values. A number that is NaN is a missing value."""
+    columns: dict[str, list[Any]] = {}
+    for name, array in arrays.items():
+        if array.ndim != 1 and not (array.ndim == 2 and array.shape[1] == 1):
+            raise TensorError(name, f"the shape must be [rows] or [rows, 1], not {list(array.shape)}")
+        values = array.reshape(-1).tolist()
+        columns[name] = [None if isinstance(one, float) and math.isnan(one) else one for one in values]
+    if len({len(one) for one in columns.values()}) > 1:
+        counts = ", ".join(f"{name} {len(one)}" for name, one in columns.items())
+        raise RequestError(f"the tensors have different numbers of rows: {counts}")
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _is_encoded(model: ServedModel, arrays: Mapping[str, Array]) -> bool:
+    """Return whether a request sends only the encoded inputs."""
+    return set(arrays) == {INPUTS} and not any(field.name == INPUTS for field in model.reader.fields)
 
 
 def _decoded(request: Request) -> tuple[_Inference, memoryview]:
@@ -125,7 +182,7 @@ def _arrays(tensors: Sequence[_Tensor], rest: memoryview) -> dict[str, Array]:
 
 def _inputs(model: ServedModel, arrays: Mapping[str, Array]) -> Floats:
     fields = model.reader.fields
-    if set(arrays) == {INPUTS} and not any(field.name == INPUTS for field in fields):
+    if _is_encoded(model, arrays):
         return _encoded(model, arrays[INPUTS])
     missing = [field.name for field in fields if field.name not in arrays]
     if missing:
@@ -211,6 +268,11 @@ def model_metadata(hosted: HostedModel, versions: Sequence[str]) -> Answer:
 
 def input_metadata(model: ServedModel) -> list[dict[str, Any]]:
     """Return the name, the datatype and the shape of each input tensor."""
+    if model.features is not None:
+        return [
+            {"name": name, "datatype": DATATYPES_OF_SQL.get(kind, "BYTES"), "shape": [-1]}
+            for name, kind in model.features.plan.request.items()
+        ]
     shape = [-1] if model.card.sequence is None else [-1, model.card.sequence]
     return [
         {"name": field.name, "datatype": _DATATYPES[field.kind], "shape": shape}

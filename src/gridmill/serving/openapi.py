@@ -1,11 +1,15 @@
 """The OpenAPI document of a service, with an example row."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gridmill.domain.serving import ServiceOrder
 from gridmill.serving.fields import Field, FieldKind
 from gridmill.serving.hosting import Versions
+from gridmill.serving.keyed_features import STATUS, VALUES
 from gridmill.serving.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from gridmill.online.features import OnlineFeatures
 
 _TYPES: dict[FieldKind, list[str]] = {
     FieldKind.NUMBER: ["number", "null"],
@@ -89,7 +93,38 @@ def _errors(*codes: str) -> dict[str, Any]:
     return {code: {"description": _ERRORS[code], "content": schema} for code in codes}
 
 
+_SQL: dict[str, dict[str, Any]] = {
+    "DOUBLE": {"type": ["number", "null"]},
+    "FLOAT": {"type": ["number", "null"]},
+    "BOOLEAN": {"type": ["boolean", "null"]},
+    "TIMESTAMP": {"type": ["string", "null"], "format": "date-time"},
+    "DATE": {"type": ["string", "null"], "format": "date"},
+    "VARCHAR": {"type": ["string", "null"]},
+    "BLOB": {"type": ["string", "null"]},
+}
+
+
+def _keyed_row(features: "OnlineFeatures") -> dict[str, Any]:
+    """Return the schema of a row whose contextual features are computed by key."""
+    plan = features.plan
+    whole: dict[str, Any] = {"type": ["integer", "null"]}
+    properties = {name: dict(_SQL.get(kind, whole)) for name, kind in plan.request.items()}
+    for key in plan.entity:
+        if key in properties:
+            properties[key]["description"] = "Key: the service computes the other features for it."
+    for name in plan.computed:
+        kind = plan.types.get(name, "DOUBLE")
+        text = "Computed by key, unless the row has it."
+        properties[name] = {**_SQL.get(kind, whole), "description": text}
+    if plan.time is not None:
+        text = "The as-of time. The default is the time of the request."
+        properties[plan.time] = {**_SQL["TIMESTAMP"], "description": text}
+    return {"type": "object", "required": list(plan.request), "properties": properties}
+
+
 def _row(model: ServedModel) -> dict[str, Any]:
+    if model.features is not None:
+        return _keyed_row(model.features)
     return {
         "type": "object",
         "required": [field.name for field in model.reader.fields],
@@ -105,11 +140,22 @@ def _field(field: Field) -> dict[str, Any]:
 
 
 def example_row(model: ServedModel) -> Any:  # noqa: ANN401  an object, or a list of objects
-    """Return a row that the model accepts: the first golden row, or a row of zeros and first categories."""
+    """Return a row that the model accepts: the first golden row, or a row of zeros and first categories. If
+    features are computed by key, it is a row of the basis table."""
+    if model.features is not None:
+        return model.features.example or {
+            name: _example_of_sql(kind) for name, kind in model.features.plan.request.items()
+        }
     if (golden := model.golden_row()) is not None:
         return golden
     row = {field.name: _example(field) for field in model.reader.fields}
     return row if model.card.sequence is None else [row] * model.card.sequence
+
+
+def _example_of_sql(kind: str) -> Any:  # noqa: ANN401  any JSON
+    examples = {"DOUBLE": 0.0, "FLOAT": 0.0, "BOOLEAN": False, "VARCHAR": "text", "BLOB": "bytes"}
+    times = {"TIMESTAMP": "2024-01-01T00:00:00Z", "DATE": "2024-01-01"}
+    return (examples | times).get(kind, 0)
 
 
 def _example(field: Field) -> float | bool | str | None:
@@ -118,13 +164,19 @@ def _example(field: Field) -> float | bool | str | None:
     return False if field.kind == FieldKind.BOOLEAN else 0.0
 
 
+_STATUSES = (
+    "For each status except `present` the features, each with the numbers of the rows. Left out if all "
+    "values are present and the request does not ask for it."
+)
+
+
 def _predict(model: ServedModel) -> dict[str, Any]:
     row: dict[str, Any] = {"$ref": "#/components/schemas/Row"}
-    if model.card.sequence is not None:
+    if model.card.sequence is not None and model.features is None:
         row = {"type": "array", "items": row, "minItems": 1}
     example = example_row(model)
     outputs: dict[str, Any] = {name: {} for name in model.columns(model.no_rows)}
-    answer = {
+    answer: dict[str, Any] = {
         "type": "object",
         "required": ["model", "version", "predictions"],
         "properties": {
@@ -134,11 +186,18 @@ def _predict(model: ServedModel) -> dict[str, Any]:
             "not_finite": {"type": "array", "items": {"type": "integer"}},
         },
     }
-    body = {"type": "object", "required": ["rows"], "properties": {"rows": {"type": "array", "items": row}}}
+    properties: dict[str, Any] = {"rows": {"type": "array", "items": row}}
+    body = {"type": "object", "required": ["rows"], "properties": properties}
     version = {"name": "version", "in": "query", "required": False, "schema": {"type": "string"}}
+    parameters: list[dict[str, Any]] = [version]
+    if model.features is not None:
+        properties["as_of"] = {**_SQL["TIMESTAMP"], "description": "The as-of time of rows without a time."}
+        answer["properties"]["features"] = {"type": "object", "description": _STATUSES}
+        wishes = {"type": "string", "enum": [STATUS, VALUES]}
+        parameters.append({"name": "features", "in": "query", "required": False, "schema": wishes})
     return {
         "summary": "Predict rows with named fields.",
-        "parameters": [version],
+        "parameters": parameters,
         "requestBody": {
             "required": True,
             "content": {

@@ -10,6 +10,15 @@ import numpy as np
 from gridmill.jobs.features import Floats
 from gridmill.serving.errors import FieldsError, MediaTypeError, Problem, RequestError
 from gridmill.serving.hosting import HostedModel
+from gridmill.serving.keyed_features import (
+    NO_INPUTS,
+    KeyedInputs,
+    Row,
+    RowInputs,
+    read_keyed,
+    read_keyed_line,
+    wish_of,
+)
 from gridmill.serving.request import Answer, Request, json_answer
 from gridmill.serving.served_model import ServedModel
 
@@ -27,14 +36,27 @@ async def predict(host: HostedModel, request: Request) -> Answer:
             f"the content type {kind.decode('latin-1')!r} is not supported",
             hint="Use application/json, or application/x-ndjson for one row per line.",
         )
-    inputs = host.model.reader.read(request.body)
+    wish = wish_of(request.query.get("features", ""))
+    keyed = await _keyed(host, request.body)
+    inputs = keyed.inputs if keyed is not None else host.model.reader.read(request.body)
     request.rows = len(inputs)
     predicted = await host.predict(inputs)
     rows, not_finite = rows_of(host.model, predicted)
     body: dict[str, Any] = {"model": host.service, "version": host.model.label, "predictions": rows}
     if not_finite:
         body["not_finite"] = not_finite
+    if keyed is not None and (about := keyed.about(wish)):
+        body["features"] = about
     return json_answer(body)
+
+
+async def _keyed(host: HostedModel, body: bytes) -> KeyedInputs | None:
+    """Return the inputs with features that are computed by key. The result is None if requests send all
+    features."""
+    if host.keyed is None:
+        return None
+    asked = read_keyed(body, has_sequences=host.model.card.sequence is not None)
+    return await host.keyed.inputs_of(asked) if asked is not None else None
 
 
 def rows_of(model: ServedModel, predicted: Floats) -> tuple[list[dict[str, Any]], list[int]]:
@@ -64,20 +86,43 @@ async def _predict_lines(host: HostedModel, request: Request) -> Answer:
     lines = [line for line in request.body.splitlines() if line.strip()]
     if not lines:
         raise FieldsError((Problem(problem="the body has no lines"),))
+    wish = wish_of(request.query.get("features", ""))
     parts: list[Floats] = []
     answers: list[dict[str, Any]] = []
-    for number, line in enumerate(lines):
-        try:
-            parts.append(host.model.reader.read_line(line))
-            answers.append({})
-        except RequestError as error:
-            answers.append(_line_error(number, error, request.request_id))
+    for number, one in enumerate(await _inputs_of_lines(host, lines, wish)):
+        if isinstance(one, RequestError):
+            answers.append(_line_error(number, one, request.request_id))
+            continue
+        parts.append(one.inputs)
+        answers.append({"features": one.about} if one.about else {})
     request.rows = len(lines)
     await _fill(host, answers, parts)
     wrong = len(lines) - len(parts)
     body = b"\n".join(map(_ENCODE, answers)) + b"\n"
     headers = ((b"x-failed-rows", b"%d" % wrong),)
     return Answer(body=body, media_type=LINES[0], headers=headers)
+
+
+async def _inputs_of_lines(
+    host: HostedModel, lines: Sequence[bytes], wish: str
+) -> list[RowInputs | RequestError]:
+    """Return for each line the inputs of its row, or the error of the line."""
+    results: list[RowInputs | RequestError] = []
+    keyed: dict[int, Row] = {}
+    for number, line in enumerate(lines):
+        try:
+            if host.keyed is None or (host.model.card.sequence is not None and line.lstrip()[:1] == b"["):
+                results.append(RowInputs(inputs=host.model.reader.read_line(line)))
+            else:
+                keyed[number] = read_keyed_line(line)
+                results.append(NO_INPUTS)
+        except RequestError as error:
+            results.append(error)
+    if host.keyed is not None and keyed:
+        computed = await host.keyed.inputs_of_each(list(keyed.values()), wish)
+        for number, one in zip(keyed, computed, strict=True):
+            results[number] = one
+    return results
 
 
 async def _fill(host: HostedModel, answers: Sequence[dict[str, Any]], parts: Sequence[Floats]) -> None:

@@ -36,6 +36,7 @@ from gridmill.serving.api_keys import ApiKeys
 from gridmill.serving.app import Application
 from gridmill.serving.batching import BatchLimits, make_batcher
 from gridmill.serving.hosting import HostedModel, Versions
+from gridmill.serving.keyed_features import keyed_of
 from gridmill.serving.metrics import Metrics
 from gridmill.serving.request_log import RequestLogWriter
 from gridmill.serving.served_model import ServedModel, load_version, version_names
@@ -101,7 +102,7 @@ class Replica:
             timeout_seconds=order.timeout_seconds,
         )
         batcher = make_batcher(model.predict, limits, model.input_shape)
-        return HostedModel(service=order.name, model=model, batcher=batcher)
+        return HostedModel(service=order.name, model=model, batcher=batcher, keyed=keyed_of(model, limits))
 
     def _tick(self) -> None:
         """Write a sign of life and the counts, and update what can change between requests."""

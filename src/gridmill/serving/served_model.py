@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,17 +24,25 @@ from gridmill.jobs.metrics import decide
 from gridmill.jobs.model_files import ModelCard, Predictor, check_probabilities, load_card, load_model
 from gridmill.serving.fields import RowReader
 
+if TYPE_CHECKING:
+    from gridmill.online.features import OnlineFeatures
+
+AHEAD_SECONDS = 60.0
+"""How far in the future the as-of time of a request may be, because clocks differ."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServedModel:
     """A version of a model that a replica has loaded. `version` is the text that names the version in paths
-    of the Open Inference Protocol."""
+    of the Open Inference Protocol. `features` computes the contextual features of requests by key; it is None
+    if requests send all features."""
 
     label: str
     version: str
     weight: float
     predictor: Predictor
     golden: GoldenRows | None = None
+    features: "OnlineFeatures | None" = None
 
     @property
     def verification(self) -> Verification:
@@ -123,9 +131,19 @@ def load_version(version: ServedVersion, name: str, threads: int) -> ServedModel
         weight=version.weight,
         predictor=load_model(folder, threads),
         golden=load_golden(folder),
+        features=_open_features(version),
     )
     _verify(model)
     return model
+
+
+def _open_features(version: ServedVersion) -> "OnlineFeatures | None":
+    if not version.features:
+        return None
+    # most services compute no features, and need neither the SQL engine nor its memory
+    from gridmill.online.definition import open_features
+
+    return open_features(Path(version.features), ahead_seconds=AHEAD_SECONDS)
 
 
 def _verify(model: ServedModel) -> None:
