@@ -220,6 +220,7 @@ OPEN_TO_ALL = {
     "gridmill.disk_space",
     "gridmill.private_files",
     "gridmill.process_memory",
+    "gridmill.machine_type",
     "gridmill.version",
     "gridmill.__main__",
 }

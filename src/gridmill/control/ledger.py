@@ -17,6 +17,7 @@ from gridmill.domain.pod_protocol import Event
 from gridmill.domain.provenance import CodeList, Provenance
 from gridmill.domain.resource import Measurement
 from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.service_size import Calibration
 from gridmill.domain.sink_overrides import Alterations
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
 from gridmill.errors import NotFoundError
@@ -356,7 +357,9 @@ class Ledger:
             del self._written[next(iter(self._written))]
 
 
-_ONCE_WRITTEN = frozenset((Artifact, Alias, Alterations, Measurement, Latest, Origin, Provenance, CodeList))
+_ONCE_WRITTEN = frozenset(
+    (Artifact, Alias, Alterations, Measurement, Latest, Origin, Provenance, CodeList, Calibration)
+)
 """The classes of records that are not live: they are read from the store when they are needed."""
 
 

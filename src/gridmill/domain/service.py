@@ -1,6 +1,7 @@
 """This module has services: a version of a model that replicas serve at a stable address, the order for its
 processes, and the view that the user interfaces show."""
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -11,15 +12,19 @@ from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.run import JobRun, Run
+from gridmill.domain.service_size import ServiceSize, memory_for
 from gridmill.domain.service_spec import DRAIN_SECONDS, ServiceSpec
-from gridmill.domain.serving import ReplicaState, ServedVersion, ServiceOrder, ServiceReport
+from gridmill.domain.serving import ReplicaState, Scaling, ServedVersion, ServiceOrder, ServiceReport
 from gridmill.domain.serving import ServiceState as ProcessState
 from gridmill.domain.states import JobState, RunState
 
 JOB = "serve"
 """The name of the only job in the run of a service."""
-MOST_REPLICAS = 64
-"""The largest number of replicas of a service."""
+CALIBRATION_NAME = "service-calibration"
+"""The name of the pipeline in whose runs models are calibrated."""
+CALIBRATION_JOB = "calibrate"
+CALIBRATION_CPUS = 2.0
+"""The CPUs of a calibration: one for the replica, and one for the client that sends requests to it."""
 MOST_MESSAGE = 2000
 """The largest number of characters of a message that a report adds to the record of a service."""
 
@@ -60,6 +65,10 @@ class Service:
     the id of the last version of the followed alias that the service cannot serve, and `refusal` is the
     reason.
 
+    `rate` is the rate of requests per second for which the service was sized (0: none). If the number of
+    replicas follows the load, `scaling` has its terms, and `replicas` is the largest number. `size` is the
+    size by measurement; None if the version was not calibrated.
+
     `report` is the last report of the process of the service, which belongs to the attempt `reported_by`.
     Times are Unix times in seconds.
     """
@@ -85,6 +94,9 @@ class Service:
     refusal: str = ""
     report: ServiceReport | None = None
     reported_by: str = ""
+    rate: float = 0.0
+    scaling: Scaling | None = None
+    size: ServiceSize | None = None
 
     @property
     def is_meant_to_run(self) -> bool:
@@ -130,13 +142,31 @@ class ServiceView:
 
 def pipeline_of(service: Service) -> Pipeline:
     """Return the pipeline with the one job of a service."""
+    size = service.size
     job = Job(
         name=JOB,
         resource=service.resource or None,
-        cpus=float(service.replicas),
+        cpus=float(service.replicas) if size is None else size.cpus,
+        memory_bytes=None if size is None else size.memory_bytes,
         service=ServiceSpec(name=service.name, replicas=service.replicas),
     )
     return Pipeline(name=run_name(service.name), jobs=(job,), project=service.project)
+
+
+def calibration_pipeline(version: str, machine: str, resource: str, cpus: float) -> Pipeline:
+    """Return the pipeline with the one job that calibrates a version of a model."""
+    spec = ServiceSpec(name="calibration", calibrates=version, machine=machine)
+    job = Job(name=CALIBRATION_JOB, resource=resource or None, cpus=cpus, service=spec)
+    return Pipeline(name=CALIBRATION_NAME, jobs=(job,))
+
+
+def memory_needed(service: Service, replicas: int, assumed_bytes: int) -> int:
+    """Return the memory of the service with this number of replicas: by measurement, or from the assumed
+    memory of one replica."""
+    size = service.size
+    if size is None:
+        return (replicas + 1) * assumed_bytes
+    return memory_for(replicas, size.replica_bytes, size.parent_bytes)
 
 
 def run_name(service: str) -> str:
@@ -144,17 +174,33 @@ def run_name(service: str) -> str:
     return f"service-{service}"
 
 
+def calibration_order(version: str, folder: str) -> ServiceOrder:
+    """Return the order for the process that calibrates a version, whose files are in `folder`."""
+    served = ServedVersion(label=version, folder=folder)
+    return ServiceOrder(name="calibration", versions=(served,), calibrates=True)
+
+
 def order_of(service: Service, folder: str) -> ServiceOrder:
-    """Return the order for the process of a service. `folder` is the absolute path of the model's files."""
+    """Return the order for the process of a service. `folder` is the absolute path of the model's files. The
+    memory of the replicas is limited if it was measured for this version."""
+    size, scaling = service.size, service.scaling
+    is_measured = size is not None and size.version == service.version
     return ServiceOrder(
         name=service.name,
         versions=(ServedVersion(label=service.version, folder=folder),),
         generation=service.generation,
         host=service.host,
         port=service.port,
-        replicas=service.replicas,
+        replicas=service.replicas if scaling is None else first_replicas(service.rate, scaling),
         drain_seconds=DRAIN_SECONDS,
+        memory_bytes=size.replica_bytes if size is not None and is_measured else None,
+        scaling=scaling,
     )
+
+
+def first_replicas(rate: float, scaling: Scaling) -> int:
+    """Return the number of replicas with which a service begins: as many as its expected rate needs."""
+    return max(1, scaling.least, min(scaling.most, math.ceil(rate / scaling.rate_per_replica - 1e-9)))
 
 
 def alias_followed(reference: str, artifact: Artifact) -> str:

@@ -13,10 +13,16 @@ after the last answer."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSpec:
     """The declaration of the job of the service `name`. `replicas` is the number of replicas for which the
-    attempt gets memory and CPUs. The record of the service has everything that an update can change."""
+    attempt gets memory and CPUs. The record of the service has everything that an update can change.
+
+    If `calibrates` is set, the job measures a replica of this version of a model on a machine of the type
+    `machine`, and ends; `name` then belongs to no service.
+    """
 
     name: str
     replicas: int = 1
+    calibrates: str = ""
+    machine: str = ""
 
     def references(self) -> tuple[str, ...]:
         """The names of other results that the job reads: none, because the record of the service names the

@@ -51,6 +51,25 @@ class RequestLog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """The terms by which the parent process changes the number of replicas, from `least` to `most`. With
+    `least` 0, a service without requests has no replica, and its first request waits until one is ready.
+
+    One replica serves `rate_per_replica` requests per second. If requests take longer than `slow_seconds`
+    (99th percentile), a replica is added although the rate is lower. After a change, no replica is removed
+    for `down_seconds`, and the rate must be low for all of this time. A service without a request for
+    `idle_seconds` ends its last replica, if `least` is 0.
+    """
+
+    least: int
+    most: int
+    rate_per_replica: float
+    slow_seconds: float = 1.0
+    down_seconds: float = 60.0
+    idle_seconds: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOrder:
     """The desired state of a service. A changed order needs a higher `generation`.
 
@@ -72,6 +91,10 @@ class ServiceOrder:
     more than `memory_bytes` bytes of memory (None means no limit), is replaced. A replica that is not ready
     after `start_seconds` has failed. After `max_failures` failures in succession, replicas of a new order are
     not started again, and the replicas of the last working order continue.
+
+    With `scaling`, the parent process changes the number of replicas, and `replicas` is the number with which
+    it begins. If `calibrates` is true, the process measures one replica instead, writes the result as the
+    outcome of its attempt, and ends.
     """
 
     name: str
@@ -97,6 +120,8 @@ class ServiceOrder:
     memory_bytes: int | None = None
     max_failures: int = 3
     request_log: RequestLog | None = None
+    scaling: Scaling | None = None
+    calibrates: bool = False
 
 
 class ServiceState(StrEnum):
@@ -172,6 +197,9 @@ class ServiceReport:
     `address` is the URL of the service with its real port. `pid` is the parent process. `written_at` is the
     Unix time of this report, which the parent process writes again at least every 2 seconds. `problem` is the
     reason why the newest order is not in effect.
+
+    `wanted` is the number of replicas that the parent process wants to be ready. If it changed this number by
+    itself, `scaled_at` is the Unix time of the last change, and `scale_reason` is the reason.
     """
 
     name: str
@@ -189,3 +217,6 @@ class ServiceReport:
     problem: str = ""
     last_failure: str = ""
     last_failure_at: float | None = None
+    wanted: int | None = None
+    scaled_at: float | None = None
+    scale_reason: str = ""

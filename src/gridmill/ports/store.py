@@ -23,6 +23,7 @@ from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.secret import Secret
 from gridmill.domain.service import Service
+from gridmill.domain.service_size import Calibration
 from gridmill.domain.sink_overrides import Alterations
 from gridmill.domain.site import Site
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
@@ -50,6 +51,7 @@ Noun: TypeAlias = (
     | Provenance
     | CodeList
     | Measurement
+    | Calibration
     | Secret
 )
 
@@ -255,8 +257,8 @@ def key_of(noun: Noun) -> str:
 def parent_of(noun: Noun) -> str:
     """Return the parent by which `Store.list(parent=...)` selects records: the pipeline of a run or a chunk,
     the run of a JobRun or an attempt, the name of an artifact, an alias or a provenance, the subject of a
-    measurement, the resource of a deployment, the site of a lease. The result is empty for all other
-    records."""
+    measurement, the version of a calibration, the resource of a deployment, the site of a lease. The result
+    is empty for all other records."""
     match noun:  # the most frequent classes come first, because the cases are compared in this order
         case JobRun() | Attempt():
             return noun.run_id
@@ -268,6 +270,8 @@ def parent_of(noun: Noun) -> str:
             return noun.subject
         case Deployment():
             return noun.resource
+        case Calibration():
+            return noun.version
         case Chunk():
             return noun.pipeline.name
         case Lease():
@@ -296,7 +300,7 @@ def is_live(noun: Noun) -> bool:
             return noun.is_open
         case Artifact() | Alias() | Alterations() | Measurement() | Pipeline() | Latest() | Origin():
             return False
-        case Secret():
+        case Secret() | Calibration():
             return False
         case Site() | Resource() | Project() | Schedule() | Backfill() | Service():
             return True

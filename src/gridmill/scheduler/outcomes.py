@@ -71,7 +71,8 @@ def _settled(job_run: JobRun, attempt: Attempt, now: float, most: _MemoryBound) 
         return replace(job_run, state=JobState.SUCCEEDED, ended=now, message="")
     if attempt.stop_requested:
         return replace(job_run, state=JobState.STOPPED, ended=now, message="stopped")
-    if job_run.job.service is not None:
+    service = job_run.job.service
+    if service is not None and not service.calibrates:
         return _after_end_of_service(job_run, attempt, now, most)
     if attempt.interrupted is not None:
         return _after_interruption(job_run, attempt, attempt.interrupted, now)

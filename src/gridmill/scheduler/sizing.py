@@ -84,6 +84,8 @@ def subject_of(job: Job, pipeline: str) -> str:
         return "dataset/sql" if job.dataset.sql else "dataset/features"
     if job.command:
         return f"command/{pipeline}/{job.name}"
+    if job.service and job.service.calibrates:
+        return "service/calibration"
     return str(job.kind)
 
 

@@ -1,4 +1,5 @@
-"""`python -m gridmill.serving FOLDER` runs the parent process of the service in a folder."""
+"""`python -m gridmill.serving FOLDER` runs the parent process of the service in a folder, or the calibration
+that the order in the folder requests."""
 
 import argparse
 import logging
@@ -8,7 +9,9 @@ from pathlib import Path
 
 from gridmill.errors import TABLE, GridmillError, explained
 from gridmill.process_log import BoundedHandler
+from gridmill.serving.calibration import write_calibration
 from gridmill.serving.parent import Parent
+from gridmill.serving.service_files import is_calibration
 
 
 def main() -> None:
@@ -27,6 +30,8 @@ def main() -> None:
     # before the loop runs, a changed order needs no signal: the loop reads the order first
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
+        if is_calibration(folder):
+            return write_calibration(folder.resolve())
         Parent(folder).run()
     except GridmillError as error:
         print(f"error: {explained(error)}", file=sys.stderr)

@@ -12,9 +12,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_LABELS = [*(f"{bound:g}" for bound in _BOUNDS), "+Inf"]
+BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""The upper bounds in seconds of the durations that are counted."""
+_LABELS = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
 _HELP = {
     "gridmill_requests_total": ("counter", "Requests by version, kind of request and status."),
     "gridmill_request_seconds": ("histogram", "Seconds from the end of a request to its answer."),
@@ -26,7 +28,13 @@ _HELP = {
     "gridmill_requests_waiting": ("gauge", "Requests that wait for the model or are computed."),
     "gridmill_connections": ("gauge", "Open connections."),
     "gridmill_memory_bytes": ("gauge", "Resident memory of a replica."),
+    "gridmill_replicas_wanted": ("gauge", "Replicas that the service wants to be ready."),
+    "gridmill_replicas_ready": ("gauge", "Replicas that are ready."),
+    "gridmill_scale_changes_total": ("counter", "Changes of the number of replicas by rate and latency."),
 }
+_COMPUTED = ("infer", "predict")
+"""The kinds of requests for which the model computes."""
+_REFUSED = (429, 504)
 _GAUGES = {name for name, (kind, _) in _HELP.items() if kind == "gauge"}
 
 
@@ -47,9 +55,23 @@ class Metrics:
     def count(self, version: str, kind: str, status: int, seconds: float) -> None:
         """Count an answered request."""
         self._requests[version, kind, status] += 1
-        if kind == "infer" or kind == "predict":
-            self._durations[version, bisect_left(_BOUNDS, seconds)] += 1
+        if kind in _COMPUTED:
+            self._durations[version, bisect_left(BOUNDS, seconds)] += 1
             self._seconds[version] = self._seconds.get(version, 0.0) + seconds
+
+    def load(self) -> dict[str, Any]:
+        """Return the numbers of requests of this process from which the number of replicas is decided: the
+        answered ones, the ones that were refused because too many waited, and the answers by duration."""
+        durations = [0] * (len(BOUNDS) + 1)
+        for (_, place), number in self._durations.items():
+            durations[place] += number
+        asked = [(status, n) for (_, kind, status), n in self._requests.items() if kind in _COMPUTED]
+        refused = sum(number for status, number in asked if status in _REFUSED)
+        return {
+            "answered": sum(number for _, number in asked) - refused,
+            "refused": refused,
+            "durations": durations,
+        }
 
     def set_gauge(self, name: str, value: float) -> None:
         """Set the present value of a gauge."""

@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from gridmill.domain.serving import ReplicaReport, ReplicaState, ServiceOrder, ServiceReport, ServiceState
@@ -26,11 +27,14 @@ from gridmill.serving.replica_plan import (
     same_replica,
 )
 from gridmill.serving.replica_process import ReplicaProcess, is_replica_of
+from gridmill.serving.scaler import Scaler
 from gridmill.serving.service_files import OrderFile, lock_folder, read_report, write_report
 
 _LOG = logging.getLogger(__name__)
 TICK_SECONDS = 0.1
 _REPORT_SECONDS = 1.0
+_CONNECTION = "connection"
+"""Marks the listening socket in the selector, while no replica accepts connections."""
 _BACKLOG = 4_096
 _STEADY_SECONDS = 30.0
 """After this time without a failure, the next failure counts as the first again."""
@@ -61,7 +65,9 @@ class Parent:
         self._started_at = time.time()
         self._reported: ServiceReport | None = None
         self._is_stopping = False
+        self._scaler = Scaler(order, self._folder, time.monotonic())
         self._selector = selectors.DefaultSelector()
+        self._awaited: selectors.SelectorKey | None = None
         self._listener = self._take_port(order)
 
     def run(self) -> None:
@@ -74,6 +80,8 @@ class Parent:
                 for key, _ in self._selector.select(TICK_SECONDS):
                     if isinstance(key.data, ReplicaProcess):
                         key.data.read()
+                    elif key.data == _CONNECTION:
+                        self._scaler.wake(time.monotonic())
                     else:
                         with suppress(BlockingIOError):
                             os.read(key.fd, 4096)
@@ -87,8 +95,9 @@ class Parent:
         now = time.monotonic()
         if self._failures and now - self._failed_at > _STEADY_SECONDS:
             self._failures = 0
+        self._scaler.decide(self._replicas.values(), now)
         running = [one.observed(now) for one in self._replicas.values()]
-        order = self._target
+        order = replace(self._target, replicas=self._scaler.wanted)
         if self._is_stopping:
             for one in self._replicas.values():
                 if one.state != ReplicaState.DRAINING:
@@ -105,7 +114,23 @@ class Parent:
                     _LOG.error("replica %d is killed: %s", number, reason)
                     self._replicas[number].kill(reason)
         self._settle()
+        self._await_connection()
         self._write(self._state())
+
+    def _await_connection(self) -> None:
+        """While the service has no replica, wake up when a connection arrives. The kernel holds the
+        connection until the first replica accepts it."""
+        serving = any(one.state != ReplicaState.DRAINING for one in self._replicas.values())
+        awaits = self._scaler.wanted == 0 and not serving and not self._is_stopping
+        if awaits and self._awaited is None:
+            self._awaited = self._selector.register(self._listener, selectors.EVENT_READ, _CONNECTION)
+        elif not awaits:
+            self._ignore_connections()
+
+    def _ignore_connections(self) -> None:
+        if self._awaited is not None:
+            self._selector.unregister(self._awaited.fileobj)
+            self._awaited = None
 
     def _next_start(self) -> float:
         return float("inf") if self._is_stopping else self._start_at
@@ -130,12 +155,14 @@ class Parent:
             self._problem = explained(error)
             return
         self._newest = self._target = order
+        self._scaler.follow(order, time.monotonic())
         self._failures, self._start_at = 0, 0.0
 
     def _move_to(self, order: ServiceOrder) -> None:
         """Listen at the address of a new order. The replicas of the earlier order keep the earlier socket
         until they have been drained."""
         listener = _listen(order.host, order.port)
+        self._ignore_connections()
         self._listener.close()
         self._listener = listener
 
@@ -180,6 +207,7 @@ class Parent:
             self._selector.unregister(one.beats)
             one.close()
             del self._replicas[number]
+            self._scaler.retire(one)
             if one.state != ReplicaState.DRAINING:
                 self._failed_replica(one, code)
 
@@ -190,6 +218,7 @@ class Parent:
         if never_worked and self._failures >= self._newest.max_failures and self._working is not None:
             self._problem = reason
             self._target = self._working
+            self._scaler.follow(self._working, time.monotonic())
             self._failures, self._start_at = 0, 0.0
 
     def _note_failure(self, number: int, reason: str) -> None:
@@ -212,7 +241,7 @@ class Parent:
         now = time.monotonic()
         running = [one.observed(now) for one in self._replicas.values()]
         ready = [one for one in running if one.state == ReplicaState.READY]
-        return len(ready) == self._newest.replicas and all(is_current(self._newest, one) for one in ready)
+        return len(ready) == self._scaler.wanted and all(is_current(self._newest, one) for one in ready)
 
     def _state(self) -> ServiceState:
         ready = any(one.state == ReplicaState.READY for one in self._replicas.values())
@@ -245,7 +274,11 @@ class Parent:
             problem=self._problem,
             last_failure=self._last_failure,
             last_failure_at=self._last_failure_at,
+            wanted=self._scaler.wanted,
+            scaled_at=self._scaler.scaled_at,
+            scale_reason=self._scaler.reason,
         )
+        self._scaler.save(sum(one.state == ReplicaState.READY for one in self._replicas.values()))
         if self._reported is None or _is_news(self._reported, report):
             write_report(self._folder, report)
             self._reported = report
@@ -278,14 +311,16 @@ class Parent:
     def _waiting(self) -> list[int]:
         if self._is_stopping:
             return []
-        missing = self._target.replicas - len(self._replicas)
+        missing = self._scaler.wanted - len(self._replicas)
         return [number for number in self._failed if number not in self._replicas][: max(0, missing)]
 
 
 def _is_news(one: ServiceReport, other: ServiceReport) -> bool:
     def shape(report: ServiceReport) -> object:
         states = [(each.pid, each.state, each.versions) for each in report.replicas]
-        return report.state, report.generation, report.seen_generation, report.address, report.problem, states
+        scale = (report.wanted, report.scaled_at)
+        versions = (report.generation, report.seen_generation)
+        return report.state, versions, report.address, report.problem, states, scale
 
     return shape(one) != shape(other) or other.written_at - one.written_at >= _REPORT_SECONDS
 

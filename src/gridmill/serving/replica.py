@@ -111,7 +111,8 @@ class Replica:
         versions = [
             {"label": one.model.label, "verification": one.model.verification} for one in self._hosted
         ]
-        self._beat({"ready": True, "busy_seconds": busy, "versions": versions})
+        load = self._metrics.load()
+        self._beat({"ready": True, "busy_seconds": busy, "versions": versions, "load": load})
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         self._save()
         if self._keys is not None:

@@ -57,7 +57,11 @@ Action = Start | Drain | Kill
 
 def same_replica(one: ServiceOrder, other: ServiceOrder) -> bool:
     """Return whether replicas of both orders are equal, so that none must be replaced."""
-    return replace(one, generation=0, replicas=0) == replace(other, generation=0, replicas=0)
+    return _of_replica(one) == _of_replica(other)
+
+
+def _of_replica(order: ServiceOrder) -> ServiceOrder:
+    return replace(order, generation=0, replicas=0, scaling=None)
 
 
 def pause_seconds(failures: int) -> float:

@@ -13,11 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from gridmill.codec import encode
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.serving import LoadedVersion, ReplicaReport, ReplicaState, ServiceOrder, Verification
+from gridmill.serving.metrics import BOUNDS
 from gridmill.serving.replica_plan import RunningReplica
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MOST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLoad:
+    """The requests of one replica since its start, as `Metrics.load` counts them."""
+
+    answered: int = 0
+    refused: int = 0
+    durations: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
 
 
 class ReplicaProcess:
@@ -30,6 +41,7 @@ class ReplicaProcess:
         self.ready_at: float | None = None
         self.since = self.heard = time.monotonic()
         self.failure = ""
+        self.load = ReplicaLoad()
         self._busy_seconds = 0.0
         self._versions: tuple[LoadedVersion, ...] = ()
         self._text = b""
@@ -107,6 +119,8 @@ class ReplicaProcess:
             self.failure = beat["failure"]
             return
         self._busy_seconds = beat["busy_seconds"]
+        load = beat["load"]
+        self.load = ReplicaLoad(**{**load, "durations": tuple(load["durations"])})
         self._versions = tuple(
             LoadedVersion(label=one["label"], verification=Verification(one["verification"]))
             for one in beat["versions"]

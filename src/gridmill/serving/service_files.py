@@ -36,6 +36,12 @@ class OrderFile:
         return order
 
 
+def is_calibration(folder: Path) -> bool:
+    """Return whether the order in the folder requests a calibration. Raises InputError."""
+    order = OrderFile(folder).changed()
+    return order is not None and order.calibrates
+
+
 def check_order(order: ServiceOrder, place: str) -> None:
     """Raise InputError if an order cannot be executed."""
     if not order.versions:

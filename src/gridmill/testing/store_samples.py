@@ -19,6 +19,7 @@ from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.schedule import Schedule, ScheduleSpec
 from gridmill.domain.secret import Secret
 from gridmill.domain.service import Service
+from gridmill.domain.service_size import Calibration, LoadPoint
 from gridmill.domain.serving import ReplicaReport, ReplicaState, ServiceReport, ServiceState
 from gridmill.domain.sink_overrides import Alterations, AlterVerb, SinkChange, SinkPart
 from gridmill.domain.site import Node, Site, SiteKind
@@ -74,6 +75,25 @@ def a_service(name: str = "rain") -> Service:
         port=40001,
         report=report,
         reported_by="service-rain-1.serve.1",
+    )
+
+
+def a_calibration(version: str = "weather/lstm@2") -> Calibration:
+    """Returns a calibration with two points."""
+    points = tuple(
+        LoadPoint(
+            connections=connections,
+            rate_per_second=900.0 * connections**0.5,
+            mean_seconds=0.001 * connections**0.5,
+            p99_seconds=0.002 * connections**0.5,
+            cpu_seconds=0.0009,
+            batch_rows=float(connections),
+            batch_seconds=0.0002,
+        )
+        for connections in (1, 4)
+    )
+    return Calibration(
+        version=version, machine="CPU, 4 CPUs", points=points, replica_bytes=120 * 2**20, created=1e9
     )
 
 
@@ -278,6 +298,7 @@ def one_of_each() -> tuple[Noun, ...]:
         a_measurement(),
         a_secret(),
         a_service(),
+        a_calibration(),
         a_lease(),
     )
 

@@ -49,6 +49,7 @@ def test_keys_and_parents():
         "Lease": ("lease-1", "aws"),
         "Secret": ("db-password", ""),
         "Service": ("rain", ""),
+        "Calibration": ("weather/lstm@2 on CPU, 4 CPUs", "weather/lstm@2"),
     }
 
 
@@ -64,6 +65,7 @@ def test_what_is_live_by_its_class():
         "Provenance",
         "CodeList",
         "Secret",
+        "Calibration",
     }
     assert all(is_live(a_job_run(state=state)) for state in JobState)
 

@@ -17,6 +17,7 @@ from gridmill.control.steps.latest import note_latest
 from gridmill.control.steps.lineage import with_origin
 from gridmill.control.steps.output_folders import discard_parts, left_behind, output_uri, parts_of
 from gridmill.control.steps.provenance import is_declared_alike, look_up_provenance, note_made
+from gridmill.control.steps.services import note_calibration
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.domain.batch_use import account_of
 from gridmill.domain.frozen import replace
@@ -135,6 +136,8 @@ def _settle(endings: Endings, transaction: Transaction, attempt: Attempt, outcom
         after = replace(after, message=f"{after.message}: {line}" if after.message else line)
     if after.state in DONE_JOBS and job_run.probe is not None:
         transaction.then(partial(endings.discarded.extend, left_behind(job_run, attempt.id)))
+    elif after.state in DONE_JOBS and job_run.job.service is not None:
+        note_calibration(transaction, job_run, outcome)
     elif after.state in DONE_JOBS and job_run.part is None:
         after = publish(
             endings.catalog, endings.storage, transaction, after, attempt=ended, outputs=outcome.outputs

@@ -473,7 +473,7 @@ def check_whole(run: Run) -> None:
 def _check_no_service(ledger: Ledger, run: Run) -> None:
     """Raise ConflictError for the run of a service, because a service is started again by a new run."""
     for job_run in ledger.read_all(JobRun, parent=run.id):
-        if job_run.job.service is not None:
+        if job_run.job.service is not None and not job_run.job.service.calibrates:
             name = job_run.job.service.name
             raise ConflictError(
                 f"run {run.id} belongs to service {name!r}", hint=f"gridmill start service {name}"

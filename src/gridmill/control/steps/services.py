@@ -11,9 +11,24 @@ from gridmill.control.steps.references import fetch_artifact
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
-from gridmill.domain.pod_protocol import PROTOCOL, SERVICES_PROTOCOL, Event, PodEvent, ServiceUpdate
+from gridmill.domain.pod_protocol import (
+    PROTOCOL,
+    SERVICES_PROTOCOL,
+    AttemptOutcome,
+    Event,
+    PodEvent,
+    ServiceUpdate,
+)
 from gridmill.domain.run import Attempt, JobRun
-from gridmill.domain.service import JOB, MOST_MESSAGE, Service, ServiceState, order_of
+from gridmill.domain.service import (
+    JOB,
+    MOST_MESSAGE,
+    Service,
+    ServiceState,
+    calibration_order,
+    order_of,
+)
+from gridmill.domain.service_size import CALIBRATION, Calibration
 from gridmill.domain.serving import ServiceOrder, ServiceReport
 from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, NotFoundError
@@ -30,6 +45,9 @@ def service_order(
     NotFoundError if the service has no record."""
     if job.service is None:
         return None
+    if job.service.calibrates:
+        model = fetch_artifact(catalog, job.service.calibrates)
+        return calibration_order(model.id, str(below(storage.location, model.output.uri)))
     service = transaction.get(Service, job.service.name)
     if service is None:
         raise NotFoundError(f"there is no service {job.service.name!r}")
@@ -56,6 +74,16 @@ def send_order(
     if attempt is not None:
         update = ServiceUpdate(attempt_id=attempt.id, order=order_for_process(catalog, storage, service))
         transaction.then(partial(send_to_pod, channels, attempt.pod_id, update))
+
+
+def note_calibration(transaction: Transaction, job_run: JobRun, outcome: AttemptOutcome) -> None:
+    """Record the measurement of a calibration that has succeeded. Raises InputError for a measurement that
+    cannot be read."""
+    spec = job_run.job.service
+    if spec is None or not spec.calibrates or not outcome.outputs:
+        return
+    measured = from_builtins(outcome.outputs[0].details.get(CALIBRATION), Calibration)
+    transaction.put(replace(measured, version=spec.calibrates, machine=spec.machine, created=transaction.now))
 
 
 def job_run_of(transaction: Transaction, service: Service) -> JobRun | None:

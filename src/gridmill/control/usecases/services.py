@@ -14,7 +14,6 @@ from gridmill.domain.project import DEFAULT
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.service import (
     JOB,
-    MOST_REPLICAS,
     Service,
     ServiceState,
     ServiceView,
@@ -24,6 +23,7 @@ from gridmill.domain.service import (
     state_of,
     why_not_served,
 )
+from gridmill.domain.service_size import MOST_REPLICAS
 from gridmill.domain.site import LOCAL
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, JobState
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError

@@ -1,0 +1,362 @@
+"""This module computes the size of a service from a calibration: the number of replicas, CPUs and memory for
+a rate of requests, and the expected 99th percentile of the latency.
+
+A calibration is a short measurement of one replica with a rising number of connections. A replica computes
+requests in batches without a timer: while one batch is computed, the next batch fills. With `c` connections
+that each send the next request after the answer, a batch has `c` requests, so the time of a batch of `c`
+requests is `c` divided by the measured rate. `batch_time` fits a line to these times.
+"""
+
+import math
+from collections.abc import Sequence
+
+from gridmill.domain.amounts import MIB, Amounts, show_bytes, show_count, show_number
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.serving import Scaling
+from gridmill.errors import CapacityError
+
+TARGET_SHARE = 0.7
+"""The share of the measured largest rate of a replica, and of its CPUs, that a size plans to use."""
+MOST_REPLICAS = 64
+"""The largest number of replicas of a service."""
+LEAST_CPUS = 0.1
+"""The smallest number of CPUs of a replica. An idle replica needs about 0.01 CPUs."""
+LIMIT_FACTOR, LIMIT_EXTRA_BYTES = 1.5, 64 * MIB
+"""The memory limit of a replica is its measured peak times this factor, and at least the peak plus these
+bytes. A replica above its limit is replaced."""
+CALIBRATION = "calibration"
+"""The name of the calibration in the details of the output of the job that measured it."""
+_QUANTILE, _QUANTILE_SIGMAS = 0.99, 2.326
+"""The quantile of the latency, and the distance of this quantile from the mean of a normal distribution in
+standard deviations."""
+_STEP_BYTES = 16 * MIB
+_CPU_STEPS = 20
+"""Numbers of CPUs are multiples of 1 divided by this number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPoint:
+    """The measurement of one replica with `connections` clients, each of which sends its next request after
+    the answer. `mean_seconds` and `p99_seconds` are latencies. `cpu_seconds` is the CPU time of the replica
+    per request. A batch had on average `batch_rows` rows, for which the model computed `batch_seconds`."""
+
+    connections: int
+    rate_per_second: float
+    mean_seconds: float
+    p99_seconds: float
+    cpu_seconds: float
+    batch_rows: float = 1.0
+    batch_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """The measurement of one replica of the model version `version` on machines of the type `machine`.
+
+    `replica_bytes` is the largest resident memory of the replica under load, `parent_bytes` that of the
+    parent process, and `start_seconds` the time until the replica was ready. `created` is a Unix time.
+    """
+
+    version: str
+    machine: str
+    points: tuple[LoadPoint, ...]
+    replica_bytes: int
+    parent_bytes: int = 0
+    start_seconds: float = 0.0
+    created: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The key of the calibration."""
+        return calibration_name(self.version, self.machine)
+
+    @property
+    def most_per_second(self) -> float:
+        """The largest measured rate of one replica."""
+        return max(point.rate_per_second for point in self.points)
+
+    @property
+    def rate_per_replica(self) -> float:
+        """The rate of requests that a size plans for one replica."""
+        return TARGET_SHARE * self.most_per_second
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The CPU time of one request, without the saving of batches."""
+        return max(point.cpu_seconds for point in self.points)
+
+    @property
+    def cpus_per_replica(self) -> float:
+        """The CPUs of a replica at its planned rate."""
+        return cpus_for(self, self.rate_per_replica, 1)
+
+    @property
+    def limit_bytes(self) -> int:
+        """The memory limit of a replica."""
+        return _in_steps(max(self.replica_bytes * LIMIT_FACTOR, self.replica_bytes + LIMIT_EXTRA_BYTES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSize:
+    """The size of a service that serves `version`: CPUs and memory of all its processes for `replicas`
+    replicas.
+
+    `rate` is the rate of requests for which the size was computed (0: none), and `most_rate` is the rate
+    that these replicas can serve. `p99_seconds` is the expected 99th percentile of the latency at `rate`.
+    `replica_bytes` is the memory limit of one replica, and `parent_bytes` the memory of the parent process.
+    `memory_bytes` includes one more replica, which an update needs.
+    """
+
+    version: str
+    replicas: int
+    cpus: float
+    memory_bytes: int
+    replica_bytes: int
+    parent_bytes: int = 0
+    rate: float = 0.0
+    most_rate: float = 0.0
+    p99_seconds: float = 0.0
+    why: tuple[str, ...] = ()
+
+    @property
+    def amounts(self) -> Amounts:
+        """The CPUs and the memory of the service."""
+        return Amounts(cpus=self.cpus, memory_bytes=self.memory_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTime:
+    """The time of a batch of `n` requests: `fixed_seconds` + n x `request_seconds`."""
+
+    fixed_seconds: float
+    request_seconds: float
+
+    def of(self, requests: float) -> float:
+        """Return the seconds of a batch with this number of requests."""
+        return self.fixed_seconds + requests * self.request_seconds
+
+
+def calibration_name(version: str, machine: str) -> str:
+    """Return the key of the calibration of a model version on a type of machine."""
+    return f"{version} on {machine}"
+
+
+def batch_time(calibration: Calibration) -> BatchTime:
+    """Return the line through the measured times of batches, by least squares. Neither of its two numbers is
+    negative, and the line allows the largest measured rate."""
+    pairs = [(float(one.connections), one.connections / one.rate_per_second) for one in calibration.points]
+    count = len(pairs)
+    mean_x, mean_y = sum(x for x, _ in pairs) / count, sum(y for _, y in pairs) / count
+    spread = sum((x - mean_x) ** 2 for x, _ in pairs)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in pairs) / spread if spread else 0.0
+    slope = min(max(slope, 0.0), 1.0 / calibration.most_per_second)
+    return BatchTime(fixed_seconds=max(0.0, mean_y - slope * mean_x), request_seconds=slope)
+
+
+def latency_quantile(times: BatchTime, rate: float) -> float:
+    """Return the 99th percentile of the latency in seconds of a server that computes Poisson arrivals (`rate`
+    per second) in batches without a timer. Returns infinity if the server cannot serve the rate.
+
+    With fixed time `a` and time `b` per request, the time of a cycle has the mean `a / (1 - rate b)`, as in a
+    polling system with one queue, gated service and the switchover time `a` (H. Takagi, Analysis of Polling
+    Systems, MIT Press 1986, chapter 5). The number of requests in a batch is a Poisson autoregression: its
+    mean is `k = rate a / (1 - rate b)` and its variance is `k / (1 - (rate b)^2)` (R. Ferland, A. Latour and
+    D. Oraichi, Integer-valued GARCH process, Journal of Time Series Analysis 27, 2006). The latency is the
+    rest of the batch that is computed when the request arrives, plus the time of its own batch. Both batches
+    are taken at the 99th percentile of their size, by the normal approximation. An arrival finds the server
+    busy with the probability `p`, and then waits a uniform part of the batch (T. L. Saaty, Elements of
+    Queueing Theory, McGraw-Hill 1961), so that 1 % of all requests wait longer than the part `1 - 0.01 / p`.
+    """
+    load = rate * times.request_seconds
+    if load >= 1.0:
+        return math.inf
+    mean = rate * times.fixed_seconds / (1.0 - load)
+    sigma = math.sqrt(mean / (1.0 - load * load))
+    own = times.of(max(1.0, mean + _QUANTILE_SIGMAS * sigma) if mean > 0 else 1.0)
+    busy = min(1.0, rate * times.of(max(1.0, mean)))
+    rest = max(0.0, 1.0 - (1.0 - _QUANTILE) / busy) if busy else 0.0
+    return own * (1.0 + rest) + _single_wait(times.request_seconds, load)
+
+
+def _single_wait(seconds: float, load: float) -> float:
+    """Return the 99th percentile of the wait in an M/D/1 queue: the server is busy with the probability
+    `load`, and the wait of a request that waits is nearly exponential with the mean `s / (2 (1 - load))`
+    (the heavy-traffic approximation; A. O. Allen, Probability, Statistics and Queueing Theory, 1990, chapter
+    5; it is the approximation of Allen and Cunneen for one server, Poisson arrivals and fixed times). All
+    requests of a batch are answered at its end, so the wait is longer by the factor `(1 + 2 load) / (1 +
+    load)`: half a batch and the whole next batch, instead of half of the next batch."""
+    chance = load / (1.0 - _QUANTILE)
+    if chance <= 1.0:
+        return 0.0
+    return seconds / (2.0 * (1.0 - load)) * math.log(chance) * (1.0 + 2.0 * load) / (1.0 + load)
+
+
+def expected_p99(calibration: Calibration, rate_per_replica: float) -> float:
+    """Return the expected 99th percentile of the latency in seconds. It includes the measured difference
+    between the 99th percentile and the mean of single requests, which the operating system causes."""
+    first = min(calibration.points, key=lambda one: one.connections)
+    noise = max(0.0, first.p99_seconds - first.mean_seconds)
+    return latency_quantile(batch_time(calibration), rate_per_replica) + noise
+
+
+def cpus_for(calibration: Calibration, rate: float, replicas: int) -> float:
+    """Return the CPUs of a service: the measured CPU time of the requests, divided by `TARGET_SHARE`. Each
+    replica gets at least `LEAST_CPUS` and at most one CPU, because it handles its requests in one thread."""
+    used = min(rate * calibration.cpu_seconds / TARGET_SHARE, float(replicas))
+    return math.ceil(max(used, replicas * LEAST_CPUS) * _CPU_STEPS - 1e-6) / _CPU_STEPS
+
+
+def memory_for(replicas: int, replica_bytes: int, parent_bytes: int) -> int:
+    """Return the memory of a service in bytes. It includes one more replica, because an update starts the
+    first new replica before an old replica ends."""
+    return _in_steps((replicas + 1) * replica_bytes + parent_bytes * LIMIT_FACTOR)
+
+
+def replicas_for(calibration: Calibration, rate: float) -> int:
+    """Return the smallest number of replicas that serve this rate."""
+    return max(1, math.ceil(rate / calibration.rate_per_replica - 1e-9))
+
+
+def fits(calibration: Calibration, rate: float, room: Amounts) -> bool:
+    """Return whether a service for this rate fits into the room."""
+    replicas = replicas_for(calibration, rate)
+    return replicas <= MOST_REPLICAS and _amounts(calibration, rate, replicas).fits_in(room)
+
+
+def most_rate(calibration: Calibration, room: Amounts) -> float:
+    """Return the largest whole rate per second that a service in this room can serve; 0 if none."""
+    low, high = 0, math.floor(MOST_REPLICAS * calibration.rate_per_replica)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(calibration, middle, room) else (low, middle - 1)
+    return float(low) if fits(calibration, low, room) else 0.0
+
+
+def most_replicas(calibration: Calibration, room: Amounts) -> int:
+    """Return the largest number of replicas at their planned rate that fit into the room."""
+
+    def holds(number: int) -> bool:
+        return _amounts(calibration, number * calibration.rate_per_replica, number).fits_in(room)
+
+    return next((number for number in range(MOST_REPLICAS, 0, -1) if holds(number)), 0)
+
+
+def size_for_rate(calibration: Calibration, rate: float, room: Amounts, where: str) -> ServiceSize:
+    """Return the size of a service for this rate of requests. `room` has the CPUs and memory that are left at
+    `where`. Raises CapacityError, with the rate that fits."""
+    if not fits(calibration, rate, room):
+        raise CapacityError(
+            f"{where} cannot serve {show_number(rate)} requests/s of {calibration.version}; it can serve "
+            f"{show_number(most_rate(calibration, room))} requests/s",
+            hint=f"It has {show_number(room.cpus)} CPUs and {show_bytes(room.memory_bytes)} for it. Use a "
+            "lower --rate or a larger resource, or stop other services.",
+            place="rate",
+        )
+    return _sized(calibration, rate, replicas_for(calibration, rate), rate)
+
+
+def size_for_range(
+    calibration: Calibration, rate: float, most: int, room: Amounts, where: str
+) -> ServiceSize:
+    """Return the size of a service that may have up to `most` replicas, each at its planned rate. Raises
+    CapacityError if so many do not fit, or if they cannot serve `rate`."""
+    whole = most * calibration.rate_per_replica
+    if rate > whole:
+        raise CapacityError(
+            f"{show_count(most, 'replica')} of {calibration.version} can serve "
+            f"{show_number(math.floor(whole))} requests/s, not {show_number(rate)}",
+            hint=f"Allow more replicas: --replicas 1..{replicas_for(calibration, rate)}",
+            place="replicas",
+        )
+    if not _amounts(calibration, whole, most).fits_in(room):
+        raise CapacityError(
+            f"{where} has no room for {most} replicas of {calibration.version} under load; it has room for "
+            f"{most_replicas(calibration, room)}",
+            hint=f"It has {show_number(room.cpus)} CPUs and {show_bytes(room.memory_bytes)} for them; "
+            f"each replica needs {show_number(calibration.cpus_per_replica)} CPUs and "
+            f"{show_bytes(calibration.limit_bytes)}.",
+            place="replicas",
+        )
+    return _sized(calibration, rate, most, whole)
+
+
+def scaling_of(calibration: Calibration, least: int, most: int) -> Scaling:
+    """Return the terms by which the parent process changes the number of replicas."""
+    usual = expected_p99(calibration, calibration.rate_per_replica)
+    return Scaling(
+        least=least,
+        most=most,
+        rate_per_replica=calibration.rate_per_replica,
+        slow_seconds=max(3.0 * usual, usual + 0.05),
+    )
+
+
+def _sized(calibration: Calibration, rate: float, replicas: int, planned: float) -> ServiceSize:
+    amounts = _amounts(calibration, planned, replicas)
+    p99 = expected_p99(calibration, rate / replicas) if rate else 0.0
+    return ServiceSize(
+        version=calibration.version,
+        replicas=replicas,
+        cpus=amounts.cpus,
+        memory_bytes=amounts.memory_bytes,
+        replica_bytes=calibration.limit_bytes,
+        parent_bytes=calibration.parent_bytes,
+        rate=rate,
+        most_rate=math.floor(replicas * calibration.rate_per_replica),
+        p99_seconds=p99,
+        why=tuple(_why(calibration, rate, replicas, p99)),
+    )
+
+
+def _why(calibration: Calibration, rate: float, replicas: int, p99: float) -> list[str]:
+    best = max(calibration.points, key=lambda one: one.rate_per_second)
+    lines = [
+        f"{show_count(replicas, 'replica')}: one replica served {best.rate_per_second:,.0f} requests/s with "
+        f"{show_count(best.connections, 'connection')}, of which {TARGET_SHARE:.0%} are planned",
+        f"CPUs: one request took {show_latency(calibration.cpu_seconds)} of CPU time",
+        f"memory: a replica used {show_bytes(calibration.replica_bytes)}, its limit is "
+        f"{show_bytes(calibration.limit_bytes)}, and an update needs one replica more",
+    ]
+    if rate:
+        times = batch_time(calibration)
+        lines.append(
+            f"p99 {show_latency(p99)}: a batch takes {show_latency(times.fixed_seconds)} and "
+            f"{show_latency(times.request_seconds)} for each request"
+        )
+    return lines
+
+
+def _amounts(calibration: Calibration, rate: float, replicas: int) -> Amounts:
+    return Amounts(
+        cpus=cpus_for(calibration, rate, replicas),
+        memory_bytes=memory_for(replicas, calibration.limit_bytes, calibration.parent_bytes),
+    )
+
+
+def show_latency(seconds: float) -> str:
+    """Format a latency with three digits, such as `0.35 ms` or `1.2 s`."""
+    return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+
+
+def _in_steps(size: float) -> int:
+    return -int(-size // _STEP_BYTES) * _STEP_BYTES
+
+
+def sharing_lines(where: str, sizes: Sequence[ServiceSize], replica_bytes: int) -> tuple[str, ...]:
+    """Return a sentence about the CPUs and the memory that services on one resource save, because their CPUs
+    and memory were measured. Without a measurement, each replica gets one CPU, and each service has
+    `replica_bytes` for each replica and for one more. The result is empty if nothing is saved."""
+    if not sizes:
+        return ()
+    cpus, memory = sum(one.cpus for one in sizes), sum(one.memory_bytes for one in sizes)
+    whole_cpus = float(sum(one.replicas for one in sizes))
+    whole_memory = sum((one.replicas + 1) * replica_bytes for one in sizes)
+    saved = [f"{show_number(whole_cpus - cpus)} CPUs"] if whole_cpus - cpus >= 0.05 else []
+    saved += [show_bytes(whole_memory - memory)] if whole_memory - memory >= MIB else []
+    if not saved:
+        return ()
+    return (
+        f"{show_count(len(sizes), 'service')} on {where}: {show_number(cpus)} CPUs and {show_bytes(memory)} "
+        f"by measurement, in the same pods; saves {' and '.join(saved)} compared with one CPU and "
+        f"{show_bytes(replica_bytes)} for each replica",
+    )

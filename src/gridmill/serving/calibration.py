@@ -1,0 +1,185 @@
+"""The calibration of a model version: the measurement of one replica with a rising number of connections.
+
+The process of a calibration takes the place of the parent process of a service. It starts one replica, sends
+the example row of the version to it, and writes the measured times, CPU seconds and memory as the outcome of
+its attempt.
+"""
+
+import http.client
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gridmill.codec import encode, to_builtins
+from gridmill.domain.artifact import ArtifactKind, Output
+from gridmill.domain.pod_protocol import AttemptOutcome
+from gridmill.domain.service_size import CALIBRATION, Calibration, LoadPoint
+from gridmill.domain.serving import ReplicaState, ServiceOrder
+from gridmill.domain.states import AttemptState, Cause
+from gridmill.errors import GridmillError, UnavailableError
+from gridmill.http.server import listen_at
+from gridmill.serving.load_client import send_requests
+from gridmill.serving.replica_process import ReplicaProcess, memory_bytes
+from gridmill.serving.service_files import OrderFile, lock_folder
+
+CONNECTIONS = (1, 2, 4, 8, 16, 32, 64)
+STEP_SECONDS, MOST_STEP_SECONDS, TOTAL_SECONDS = 0.4, 2.0, 8.0
+"""The shortest and the longest time of one step, and the time after which no further step begins."""
+LEAST_REQUESTS = 20
+"""The answers that a step waits for, and at least two for each connection."""
+GAIN = 1.05
+"""Two steps in succession that raise the largest rate by less than this factor end the measurement."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def calibrate(folder: Path) -> Calibration:
+    """Measure the version of the order in `folder`. The fields `machine` and `created` of the result are
+    empty. Raises UnavailableError if the replica does not start or does not answer, InputError."""
+    lock = lock_folder(folder)
+    order = OrderFile(folder).changed()
+    assert order is not None
+    listener = listen_at("127.0.0.1", 0)
+    listener.listen(max(CONNECTIONS) * 2)
+    with lock, listener, _replica(order, folder, listener) as replica:
+        _wait_until_ready(replica, order)
+        port = listener.getsockname()[1]
+        body = _example(port)
+        send_requests(port, body, 1, seconds=0.1, requests=3, most_seconds=MOST_STEP_SECONDS)
+        points = tuple(_points(replica, port, body))
+        return Calibration(
+            version=order.versions[0].label,
+            machine="",
+            points=points,
+            replica_bytes=_peak_bytes(replica.pid),
+            parent_bytes=memory_bytes(os.getpid()),
+            start_seconds=(replica.ready_at or 0.0) - replica.started_at,
+        )
+
+
+@contextmanager
+def _replica(order: ServiceOrder, folder: Path, listener: socket.socket) -> Iterator[ReplicaProcess]:
+    replica = ReplicaProcess(0, order, folder, listener)
+    try:
+        yield replica
+    finally:
+        replica.kill("the calibration has ended")
+        while replica.exit_code() is None:
+            time.sleep(0.01)
+        replica.close()
+
+
+def _wait_until_ready(replica: ReplicaProcess, order: ServiceOrder) -> None:
+    deadline = time.monotonic() + order.start_seconds
+    while replica.state != ReplicaState.READY:
+        replica.read()
+        if replica.exit_code() is not None:
+            replica.read()
+            raise UnavailableError(
+                f"{order.versions[0].label} cannot be served: {replica.failure or 'its process ended'}"
+            )
+        if time.monotonic() > deadline:
+            raise UnavailableError(f"the replica was not ready after {order.start_seconds:g} s")
+        time.sleep(0.02)
+
+
+def _example(port: int) -> bytes:
+    """Return the body of the example request of the service, which has a row of the training data."""
+    api = json.loads(_get(port, "/openapi.json"))
+    content = api["paths"]["/predict"]["post"]["requestBody"]["content"]
+    return json.dumps(content["application/json"]["example"]).encode()
+
+
+def _get(port: int, path: str) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read()
+    except OSError as error:
+        raise UnavailableError(f"the replica did not answer GET {path}: {error}") from error
+    finally:
+        connection.close()
+
+
+def _points(replica: ReplicaProcess, port: int, body: bytes) -> Iterator[LoadPoint]:
+    end, best, without_gain = time.monotonic() + TOTAL_SECONDS, 0.0, 0
+    for connections in CONNECTIONS:
+        point = _point(replica, port, body, connections)
+        yield point
+        without_gain = 0 if point.rate_per_second > best * GAIN else without_gain + 1
+        best = max(best, point.rate_per_second)
+        if without_gain == 2 or time.monotonic() > end:
+            return
+
+
+def _point(replica: ReplicaProcess, port: int, body: bytes, connections: int) -> LoadPoint:
+    cpu, batches = _cpu_seconds(replica.pid), _batches(port)
+    answers = send_requests(
+        port,
+        body,
+        connections,
+        seconds=STEP_SECONDS,
+        requests=max(LEAST_REQUESTS, 2 * connections),
+        most_seconds=MOST_STEP_SECONDS,
+    )
+    used, after = _cpu_seconds(replica.pid) - cpu, _batches(port)
+    replica.read()
+    ordered, count = sorted(answers.latencies), len(answers.latencies)
+    if not count:
+        raise UnavailableError(f"the replica answered no request within {MOST_STEP_SECONDS:g} s")
+    rows, executed, seconds = (late - early for early, late in zip(batches, after, strict=True))
+    return LoadPoint(
+        connections=connections,
+        rate_per_second=count / answers.seconds,
+        mean_seconds=sum(ordered) / count,
+        p99_seconds=ordered[min(count - 1, int(0.99 * count))],
+        cpu_seconds=used / count,
+        batch_rows=rows / max(1, executed),
+        batch_seconds=seconds / max(1, executed),
+    )
+
+
+def _batches(port: int) -> tuple[float, float, float]:
+    """Return the rows, the number of batches and the seconds in which the model computed them."""
+    (stats,) = json.loads(_get(port, "/v2/models/stats"))["model_stats"]
+    return (
+        stats["inference_count"],
+        stats["execution_count"],
+        stats["inference_stats"]["compute_infer"]["ns"] / 1e9,
+    )
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU time of all threads of a process."""
+    with suppress(OSError, IndexError, ValueError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+    return 0.0
+
+
+def _peak_bytes(pid: int) -> int:
+    """Return the largest resident memory of a process so far."""
+    with suppress(OSError, IndexError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return memory_bytes(pid)
+
+
+def write_calibration(folder: Path) -> None:
+    """Calibrate, and write the outcome of the attempt whose working folder is `folder`."""
+    try:
+        output = Output(
+            kind=ArtifactKind.FILES, uri="", details={CALIBRATION: to_builtins(calibrate(folder))}
+        )
+        outcome = AttemptOutcome(state=AttemptState.SUCCEEDED, outputs=(output,))
+    except GridmillError as error:
+        outcome = AttemptOutcome(
+            state=AttemptState.FAILED, cause=Cause.INPUT, message=error.message, hint=error.hint
+        )
+    draft = folder.parent / "outcome.json.partial"
+    draft.write_bytes(encode(outcome))
+    draft.replace(folder.parent / "outcome.json")
