@@ -41,6 +41,7 @@ COMMANDS = {
     "path": ("gridmill.cli.export:path", "Print the folder of a version."),
     "backup": ("gridmill.cli.archive:backup", "Write pipelines with their versions into an archive."),
     "restore": ("gridmill.cli.archive:restore", "Restore the pipelines of an archive."),
+    "import": ("gridmill.cli.imports:import_noun", "Make a version of a model from an ONNX file."),
     "recover": ("gridmill.cli.recover:recover", "Restore lost records from the storage root."),
     "build": ("gridmill.cli.images:build", "Build an image for rented machines."),
     "offers": ("gridmill.cli.offers:offers", "List machines that can be rented, with their prices."),
@@ -87,12 +88,14 @@ class LazyGroup(TyperGroup):
 
 
 RENAMED = {"import": "restore"}
-"""The former names of commands."""
+"""The former names of commands. `import model` is a command of its own."""
 
 
 def refuse_renamed(words: list[str]) -> None:
     """Raise InputError if the words begin with the former name of a command."""
     new = RENAMED.get(words[0]) if words else None
+    if words[:2] == ["import", "model"] or all(word[:1] == "-" for word in words[1:]):
+        return
     if new is not None:
         again = shlex.join(["gridmill", new, *words[1:]])
         raise InputError(f"`gridmill {words[0]}` is now `gridmill {new}`", hint=f"Write `{again}`.")

@@ -293,7 +293,8 @@ def _model(view: VersionView) -> Iterator[RenderableType]:
     takes = tuple(str(name) for name in model_details.get("features") or ())
     if takes:
         yield Text("\ntakes", style="bold")
-        types = {column.name: column.type for each in view.lineage for column in each.output.columns}
+        types = dict(_mapping(one, "feature_types"))
+        types |= {column.name: column.type for each in view.lineage for column in each.output.columns}
         weights = _mapping(one, "importance")
         rows_ = [(name, types.get(name, ""), scalar(weights.get(name))) for name in takes[:_LISTED]]
         yield table("column", "type", "importance" if weights else "", rows=rows_)

@@ -52,6 +52,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "path": ("path weather/forecast", "path weather/lstm@3"),
     "backup": ("backup weather -o weather.zip", "backup weather shops -o both.zip"),
     "restore": ("restore weather.zip", "restore weather.zip --json"),
+    "import": (
+        "import model rain rain.onnx",
+        "import model rain rain.onnx --signature signature.yaml --samples rows.csv",
+    ),
     "recover": ("recover --dry-run", "recover"),
     "build": (
         "build image burst-1 --at aws --region us-east-1 --instance-type g5.xlarge",

@@ -15,6 +15,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import DECLARED_KINDS, Job
 from gridmill.domain.schedule import ScheduleSpec
 from gridmill.domain.source import SqlSource
+from gridmill.domain.training import TrainingSpec
 from gridmill.errors import InputError
 
 Noun: TypeAlias = Any  # Any, because the record classes have no common base class
@@ -51,6 +52,9 @@ EXACTLY_ONE: Mapping[type, tuple[str, ...]] = {
     DatasetSpec: ("basis", "sql"),
     SqlSource: ("table", "query"),
 }
+AT_LEAST_ONE: Mapping[type, tuple[str, ...]] = {TrainingSpec: ("dataset", "file")}
+"""The fields of which the JSON Schema requires at least one. The method `check()` finds a record
+without any of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

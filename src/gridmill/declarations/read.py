@@ -43,7 +43,7 @@ def check_code(document: YamlDocument, pipeline: Pipeline, folder: FilePath) -> 
     """Yields a problem for each file or function that a job names and that does not exist in the project's
     folder."""
     for job in pipeline.jobs:
-        for field in ("script", "predict", "file", "environment"):
+        for field in ("script", "predict", "file", "signature", "samples", "environment"):
             function_name = getattr(job.training or job.command, field, None)
             if function_name:
                 yield from _check(document, ("jobs", job.name, job.kind.value, field), function_name, folder)

@@ -9,7 +9,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema as core
 
 from gridmill.declarations.field_reference import default_of, field_reference, noun_reference
-from gridmill.declarations.invariants import EXACTLY_ONE, written
+from gridmill.declarations.invariants import AT_LEAST_ONE, EXACTLY_ONE, written
 from gridmill.declarations.scalars import ScalarType
 from gridmill.declarations.schema import KINDS, FieldSchema, can_be_true, document_schema, shorthand
 
@@ -87,6 +87,8 @@ class _Generator(GenerateJsonSchema):
             made["oneOf"] = [
                 {"required": [name]} for name in dict.fromkeys(written(one) for one in EXACTLY_ONE[noun])
             ]
+        if noun in AT_LEAST_ONE:
+            made["anyOf"] = [{"required": [name]} for name in AT_LEAST_ONE[noun]]
         return {**made, "additionalProperties": False}
 
 

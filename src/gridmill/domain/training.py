@@ -102,8 +102,8 @@ OPTIONS: Mapping[ModelKind, frozenset[str]] = {
     ModelKind.ENSEMBLE: frozenset({"models", "combine"}),
     ModelKind.CUSTOM: frozenset(
         {
-            *("script", "file", "predict", "environment", "options", "trust", "inputs"),
-            *("container", "registry_login"),
+            *("script", "file", "signature", "samples", "predict", "environment", "options", "trust"),
+            *("inputs", "container", "registry_login"),
         }
     ),
 }
@@ -125,7 +125,9 @@ class TrainingSpec:
     on the validation and test splits.
     """
 
-    dataset: str
+    dataset: str = ""
+    """The dataset from which the model learns. Only a model from an ONNX `file` may have none: it becomes a
+    version without being measured."""
     model: ModelKind
     objective: Objective | None = None
     features: tuple[str, ...] = ()
@@ -220,6 +222,12 @@ class TrainingSpec:
     called with the data (`train.py:fit`)."""
     file: str | None = None
     """An existing model that replaces the script: an ONNX file, or (with `trust`) a pickled model."""
+    signature: str | None = None
+    """For a `file` without a dataset, the file of the project that describes the features and the predictions
+    of the model (YAML or JSON). Without it, they follow from the inputs and outputs of the file."""
+    samples: str | None = None
+    """For a `file` without a dataset, a file of the project with rows (CSV or JSON). The version stores up to
+    20 of these rows with their predictions (golden rows)."""
     predict: str | None = None
     """The function that predicts if the script writes no `model.onnx`, such as `train.py:predict`."""
     environment: str | None = None
@@ -247,7 +255,7 @@ class TrainingSpec:
 
     def references(self) -> tuple[str, ...]:
         """The names of the dataset, and of the trainings whose models an ensemble combines."""
-        return (self.dataset, *self.models)
+        return (self.dataset, *self.models) if self.dataset else self.models
 
     def check(self) -> None:
         """Raise InputError if a field is set that the kind of model does not use, or if a value is out of
@@ -262,6 +270,7 @@ class TrainingSpec:
                     hint=f"Options of {self.model} are {', '.join(sorted(own))}.",
                     place=f"training.{one.name}",
                 )
+        self._check_dataset()
         self._check_track()
         self._check_ranges()
         self._check_workers()
@@ -284,6 +293,25 @@ class TrainingSpec:
                 "a custom model needs either `script` or `file`",
                 hint="`script: train.py` trains a model; `file: model.onnx` uses an existing model.",
                 place="training.script",
+            )
+
+    def _check_dataset(self) -> None:
+        is_import = self.file is not None and not self.dataset
+        if not self.dataset and self.file is None:
+            raise InputError("needs `dataset`", place="training")
+        if not is_import and (self.signature or self.samples):
+            raise InputError(
+                "only a model from a `file` without a `dataset` has a signature and samples",
+                hint="With a dataset, the features and the label of the dataset are the signature.",
+                place="training.signature" if self.signature else "training.samples",
+            )
+        names = ("features", "objective", "track", "threshold_by", "quantiles", "workers", "roles")
+        given = [name for name in names if getattr(self, name)]
+        if is_import and given:
+            raise InputError(
+                f"a model from a file without a dataset has no {given[0]!r}",
+                hint="The file in `signature` describes the features and the predictions.",
+                place=f"training.{given[0]}",
             )
 
     def _check_track(self) -> None:

@@ -76,7 +76,12 @@ def save_golden(
     groups = [_history(row, starts, predictor.card.sequence) for row in rows[np.unique(places)]]
     if not groups:
         return
-    tables = _read(parts, columns_of(predictor.card), [order[group] for group in groups])
+    write_golden(folder, predictor, _read(parts, columns_of(predictor.card), [order[one] for one in groups]))
+
+
+def write_golden(folder: Path, predictor: Predictor, tables: Sequence[pa.Table]) -> None:
+    """Predict the last row of each of these tables, and write the tables with the predictions into the folder
+    of a model."""
     ends = np.cumsum([table.num_rows for table in tables]).tolist()
     outputs = [_predict(predictor, table).tolist() for table in tables]
     texts = {_ENDS: json.dumps(ends), _OUTPUTS: json.dumps(outputs)}

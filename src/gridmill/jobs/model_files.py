@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from gridmill.codec import from_builtins, to_builtins
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.signature import Signature
 from gridmill.domain.training import ModelKind, Objective
-from gridmill.errors import DataError, StorageError
+from gridmill.errors import DataError, InputError, StorageError
 from gridmill.jobs.classes import TEXT, Classes
 from gridmill.jobs.features import Encoding, Floats, Integers, windows
 
@@ -113,12 +113,13 @@ class ModelCard:
     each quantile in `quantiles`, `offsets` contains the values that are added to the prediction of each
     label.
 
-    `weights` are the weights of the members of an ensemble. If `vote` is true, the prediction of an ensemble
-    is the class that most of its members predict. `content` is the fingerprint of the dataset version, which
-    is equal for versions with the same rows. `learned` describes how the training rows can be recognised in
-    any other version of the dataset (None if this is unknown). `signature` describes the prediction in more
-    detail than the name of the label does. If `folds` is set, the model stores predictions of its training
-    rows by models that were not trained on these rows (`held_out`).
+    `output` is the name of the output of the graph that contains the prediction; if it is empty, `answer_of`
+    chooses the output. `weights` are the weights of the members of an ensemble. If `vote` is true, the
+    prediction of an ensemble is the class that most of its members predict. `content` is the fingerprint of
+    the dataset version, which is equal for versions with the same rows. `learned` describes how the training
+    rows can be recognised in any other version of the dataset (None if this is unknown). `signature`
+    describes the prediction in more detail than the name of the label does. If `folds` is set, the model
+    stores predictions of its training rows by models that were not trained on these rows (`held_out`).
     """
 
     kind: ModelKind
@@ -151,6 +152,7 @@ class ModelCard:
     vote: bool = False
     predict: str = ""
     environment: str = ""
+    output: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -235,10 +237,9 @@ class GraphPredictor:
 
     def predict(self, inputs: Floats) -> Floats:
         """See Predictor."""
-        taken = self._session.get_inputs()[0]
-        given = _single(inputs) if taken.type == "tensor(float)" else inputs
         try:
-            values: Floats = np.asarray(self._session.run([self._output], {taken.name: given})[0], np.float64)
+            found = self._session.run([self._output], self._given(inputs))[0]
+            values: Floats = np.asarray(found, np.float64)
         except (InvalidArgument, TypeError, ValueError) as error:
             raise DataError(
                 f"{GRAPH} does not map {len(self.card.inputs)} inputs to numbers: {error}",
@@ -247,9 +248,64 @@ class GraphPredictor:
             ) from error
         return shaped(values, self.card)
 
+    def _given(self, inputs: Floats) -> dict[str, npt.NDArray[np.generic]]:
+        """Return the inputs of the graph by name. If the graph has several inputs, each takes the next
+        columns of `inputs`."""
+        taken = self._session.get_inputs()
+        if len(taken) == 1:
+            return {taken[0].name: converted(inputs, taken[0].type)}
+        given: dict[str, npt.NDArray[np.generic]] = {}
+        at = 0
+        for one in taken:
+            width = width_of(one.shape)
+            part = converted(inputs[:, at : at + width], one.type)
+            given[one.name] = part[:, 0] if len(one.shape) == 1 else part
+            at += width
+        return given
+
     @cached_property
     def _output(self) -> str:
-        return str(_answer_of(self._session).name)
+        return self.card.output or str(answer_of(self._session).name)
+
+
+def width_of(shape: Sequence[object]) -> int:
+    """Return the number of columns of an input of a graph: 1 for the shape [rows], n for [rows, n]."""
+    return shape[-1] if len(shape) > 1 and isinstance(shape[-1], int) else 1
+
+
+NUMBER_TYPES: Mapping[str, type[np.generic]] = {
+    "tensor(double)": np.float64,
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(int16)": np.int16,
+    "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8,
+    "tensor(bool)": np.bool_,
+}
+"""The types of inputs of a graph that can be computed from numbers."""
+
+
+def converted(inputs: Floats, kind: str) -> npt.NDArray[np.generic]:
+    """Return the inputs as the type `kind` of an input of a graph. Raises InputError for a number that the
+    type cannot represent, such as a missing value for a type of whole numbers."""
+    if kind == "tensor(double)":
+        return inputs
+    if kind == "tensor(float)":
+        return _single(inputs)
+    wanted: Any = NUMBER_TYPES.get(kind, np.float64)
+    if np.issubdtype(wanted, np.floating):
+        return inputs.astype(wanted)
+    lowest, highest = (0, 1) if wanted is np.bool_ else (np.iinfo(wanted).min, np.iinfo(wanted).max)
+    fits = (inputs >= lowest) & (inputs < float(highest) + 1) & (inputs == np.floor(inputs))
+    if not fits.all():
+        raise InputError(
+            f"an input is {inputs[~fits][0]:.9g}, but the model takes whole numbers from {lowest} to "
+            f"{highest} ({kind.removeprefix('tensor(').removesuffix(')')})",
+            hint="Send a whole number for each feature, without missing values.",
+        )
+    return inputs.astype(wanted)
 
 
 def _single(inputs: Floats) -> npt.NDArray[np.float32]:
@@ -263,7 +319,7 @@ def _single(inputs: Floats) -> npt.NDArray[np.float32]:
     return result
 
 
-def _answer_of(session: onnxruntime.InferenceSession) -> onnxruntime.NodeArg:
+def answer_of(session: onnxruntime.InferenceSession) -> onnxruntime.NodeArg:
     """Return the output of the graph.
 
     If the graph has several outputs (as converters write them), return the output with the probabilities. If
@@ -382,6 +438,8 @@ def graph_facts(card: ModelCard) -> dict[str, str]:
     names = ("labels", "inputs", "classes", "objective", "sequence", "entity", "time", "threshold")
     facts: dict[str, object] = {name: to_builtins(getattr(card, name)) for name in (*names, "quantiles")}
     facts |= {"columns": columns, "offsets": to_builtins(card.offsets)}
+    if card.classes:
+        facts["class_type"] = card.class_type
     return {
         f"gridmill.{name}": json.dumps(value) for name, value in facts.items() if value not in (None, [], ())
     }
@@ -423,7 +481,7 @@ def load_graph(path: Path) -> bytes:
         raise DataError(
             f"{path.name} has the inputs {names}, but a model must have one input of shape [rows, inputs]"
         )
-    answer = _answer_of(session)
+    answer = answer_of(session)
     if not answer.type.startswith("tensor("):
         raise DataError(
             f"the output {answer.name} of {path.name} is {answer.type}, but a model must return an array "

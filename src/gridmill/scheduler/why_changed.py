@@ -236,8 +236,8 @@ def files_named(job: Job) -> tuple[str, ...]:
     """Return the files that fields other than `inputs` name: scripts, models, requirements."""
     training = job.training
     scripts = (training.script, training.predict) if training is not None else ()
-    names = (job.environment, training.file if training is not None else None)
-    files = (*names, *(script.partition(":")[0] for script in scripts if script))
+    given = (training.file, training.signature, training.samples) if training is not None else ()
+    files = (job.environment, *given, *(script.partition(":")[0] for script in scripts if script))
     return tuple(posixpath.normpath(name) for name in files if name)
 
 

@@ -36,6 +36,7 @@ from gridmill.sdk.arguments import checked
 from gridmill.sdk.artifacts import VersionVerbs
 from gridmill.sdk.base import Connected
 from gridmill.sdk.discovery import OpenGrid, home_settings, open_home, open_url
+from gridmill.sdk.imports import ImportVerbs
 from gridmill.sdk.leases import LeaseVerbs
 from gridmill.sdk.listing import Listing
 from gridmill.sdk.loaded import Version
@@ -502,6 +503,7 @@ class RenamedError(InputError, AttributeError):
 
 
 class Client(
+    ImportVerbs,
     AdviceVerbs,
     ResourceVerbs,
     SiteVerbs,

@@ -311,8 +311,8 @@ class TrainingSpec(gridmill.domain.training.TrainingSpec, metaclass=Declaring):
     def __init__(
         self,
         *,
-        dataset: Text,
         model: gridmill.domain.training.ModelKind | str,
+        dataset: Text | None = ...,
         objective: gridmill.domain.training.Objective | str | None = ...,
         features: Several[Text] | None = ...,
         seed: int | None = ...,
@@ -349,6 +349,8 @@ class TrainingSpec(gridmill.domain.training.TrainingSpec, metaclass=Declaring):
         combine: gridmill.domain.training.Combine | str | None = ...,
         script: Text | None = ...,
         file: Text | None = ...,
+        signature: Text | None = ...,
+        samples: Text | None = ...,
         predict: Text | None = ...,
         environment: Text | None = ...,
         container: Text | None = ...,

@@ -16,8 +16,16 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from gridmill.domain.frozen import dataclass
+from gridmill.errors import InputError
 from gridmill.jobs.features import Floats
-from gridmill.serving.errors import LateError, ModelFailedError, OverloadedError
+from gridmill.serving.errors import (
+    FieldsError,
+    LateError,
+    ModelFailedError,
+    OverloadedError,
+    Problem,
+    RequestError,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -222,7 +230,9 @@ class Batcher:
             one.future.set_exception(LateError(f"the model did not answer within {seconds:g} s"))
 
 
-def _failure(error: Exception | None) -> ModelFailedError:
+def _failure(error: Exception | None) -> RequestError:
+    if isinstance(error, InputError):  # the rows are wrong, not the model
+        return FieldsError((Problem(problem=error.message),), hint=error.hint)
     _LOG.error("the model failed", exc_info=error)
     return ModelFailedError(
         f"the model failed for these rows: {type(error).__name__}",

@@ -182,6 +182,8 @@ class _Preflight:
     def _training(self, job: Job, tables: Mapping[str, PreflightTable]) -> PreflightModel:
         spec = job.training
         assert spec is not None
+        if not spec.dataset:
+            raise NotCheckableError("the file of the model is read when the job runs")
         if spec.dataset not in tables:
             raise NotCheckableError(_of_unknown([spec.dataset]))
         members = [one for name in spec.models if isinstance(one := self.known.get(name), PreflightModel)]

@@ -137,6 +137,11 @@ def run(context: JobContext) -> JobResult:
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is not a training")
     spec.check()
+    if not spec.dataset:
+        # imported here, because most trainings do not need it
+        from gridmill.jobs.training import imported
+
+        return imported.import_model(context, spec)
     # no process group for a script, because a script connects its ranks itself
     if context.order.job.gang < 2 or spec.model == ModelKind.CUSTOM:
         return _train(context, spec)
