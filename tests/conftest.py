@@ -4,7 +4,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from gridmill.telemetry import turn_off_telemetry
 from tests.kit import at_end, left_behind
 from tests.kit import mariadb as mariadb_kit
+from tests.kit.left_behind import kinds_of_open_files, open_descriptors
 from tests.kit.mariadb import MariadbServer, mariadb_server
 from tests.kit.postgresql import HOW_TO_GET_IT, PostgresqlServer, postgresql_server
 
@@ -68,6 +69,9 @@ LONGEST_FIRST = (
 _BEGAN = time.monotonic()
 _RUN = pytest.StashKey[left_behind.Run]()
 _LEFT = pytest.StashKey[list[str]]()
+_OPEN = pytest.StashKey[int]()
+MOST_LEFT_OPEN = 100
+"""What a file of tests may leave open: servers that all tests share, and libraries, open a few files."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -87,6 +91,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     minutes = item.config.getoption("minutes")
     if minutes is not None and time.monotonic() - _BEGAN > minutes * 60:
         pytest.skip(f"the {minutes:g} minutes of this run are over")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """A file whose tests leave many files or connections open fails: they add up in a worker of a long run."""
+    yield
+    if nextitem is not None and nextitem.path == item.path:
+        return
+    before = item.session.stash.get(_OPEN, open_descriptors())
+    if open_descriptors() > before + MOST_LEFT_OPEN:
+        gc.collect()
+    item.session.stash[_OPEN] = now = open_descriptors()
+    if now > before + MOST_LEFT_OPEN:
+        pytest.fail(f"the tests of {item.path.name} left {now - before} files open: {kinds_of_open_files()}")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -183,3 +184,17 @@ def _in_repository() -> set[str]:
         for name in names
         if not name.startswith(_WRITTEN_BY_PEOPLE) and not any(cache in name for cache in _CACHES)
     }
+
+
+def open_descriptors() -> int:
+    """Returns how many files and connections this process has open."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def kinds_of_open_files() -> str:
+    """Returns what this process has open, such as `4000 socket, 12 pipe`, the most frequent first."""
+    kinds = Counter[str]()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            kinds[os.readlink(f"/proc/self/fd/{number}").partition(":")[0]] += 1
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(8))

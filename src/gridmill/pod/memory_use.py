@@ -8,6 +8,7 @@ memory is short.
 """
 
 import os
+import resource
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 
+from gridmill.domain.amounts import MIB
 from gridmill.domain.frozen import dataclass
 
 SHARED_MEMORY = "/dev/shm"
@@ -23,6 +25,10 @@ _CLOCK_SECONDS = 0.05
 _MOST_FILES = 1000
 """The largest number of shared files of one attempt that are measured."""
 _BLOCK = 512
+_REPEATS = 3
+"""How often the memory is measured again while processes that share pages end."""
+_INEXACT_BYTES = MIB
+"""The kernel may count the resident pages of a process with an error of a few pages for each thread."""
 
 _File = tuple[int, int]
 """The device number and the inode number of a file in memory."""
@@ -30,10 +36,16 @@ _File = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """The memory of one process in bytes, as the kernel reports it."""
+    """The memory of one process in bytes, as the kernel reports it.
+
+    `resident` is the memory of all its pages, and `divided` says whether the other parts leave out a share
+    of pages that other processes have too.
+    """
 
     private: int = 0
     shared: int = 0
+    resident: int = 0
+    divided: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,8 +78,23 @@ class MemoryUse:
         return key in self._files
 
     def bytes_of(self, pids: Iterable[int]) -> int:
-        """Returns the number of bytes that the processes use now. Processes that have ended are ignored."""
+        """Returns the number of bytes that the processes use now. Processes that have ended are ignored.
+
+        A page that several processes share counts in parts, one part in each process. If one of the processes
+        ends while the others are read, its part counts twice: in its own value, and in the values of the
+        others, which have larger parts now. Then the memory is measured again.
+        """
         pids = tuple(pids)
+        least, certain = self._measure(pids)
+        for _ in range(_REPEATS):
+            if certain:
+                break
+            bytes_, certain = self._measure(pids)
+            least = min(least, bytes_)
+        return least
+
+    def _measure(self, pids: tuple[int, ...]) -> tuple[int, bool]:
+        """Returns the number of bytes that the processes use, and whether no page was counted twice."""
         parts = {pid: _parts(pid) for pid in pids}
         seen: set[_File] = set()
         for pid in pids:
@@ -78,7 +105,8 @@ class MemoryUse:
                 mapped += self._mapped(pid, seen)
         self._update_unseen(seen)
         kept = sum(max(0, file.size - file.before) for file in self._files.values())
-        return sum(part.private for part in parts.values()) + mapped + kept
+        certain = not any(part.divided and _shrank(pid, part.resident) for pid, part in parts.items())
+        return sum(part.private for part in parts.values()) + mapped + kept, certain
 
     def left_behind(self) -> dict[_File, str]:
         """Returns the device and inode of files in /dev/shm that the attempt made and that still exist. The
@@ -219,11 +247,11 @@ def read_rollup(text: bytes) -> _Parts:
     size of all pages.
     """
     figures = _figures(text)
-    swap = figures.get("SwapPss", 0)
-    if "Pss_Anon" in figures:
-        return _Parts(private=figures["Pss_Anon"] + swap, shared=figures.get("Pss_Shmem", 0))
-    private = min(figures.get("Pss", 0), figures.get("Anonymous", 0))
-    return _Parts(private=private + swap, shared=figures.get("Pss", 0) - private)
+    swap, resident, anonymous = (figures.get(name, 0) for name in ("SwapPss", "Rss", "Anonymous"))
+    private = figures.get("Pss_Anon", min(figures.get("Pss", 0), anonymous))
+    shared = figures.get("Pss_Shmem", 0) if "Pss_Anon" in figures else figures.get("Pss", 0) - private
+    divided = shared > 0 or anonymous - private > _INEXACT_BYTES
+    return _Parts(private=private + swap, shared=shared, resident=resident, divided=divided)
 
 
 def read_status(text: bytes) -> _Parts:
@@ -232,6 +260,16 @@ def read_status(text: bytes) -> _Parts:
     return _Parts(
         private=figures.get("RssAnon", 0) + figures.get("VmSwap", 0), shared=figures.get("RssShmem", 0)
     )
+
+
+def _shrank(pid: int, resident: int) -> bool:
+    """Returns whether the process has ended, or has fewer resident pages than these bytes."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            pages = int(file.read().split()[1])
+    except OSError:
+        return True
+    return pages * resource.getpagesize() < resident - _INEXACT_BYTES
 
 
 def _figures(text: bytes) -> dict[str, int]:
