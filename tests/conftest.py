@@ -95,7 +95,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
-    """A file whose tests leave many files or connections open fails: they add up in a worker of a long run."""
+    """A file whose tests leave many files or connections open fails: in a long run, they add up."""
     yield
     if nextitem is not None and nextitem.path == item.path:
         return

@@ -16,12 +16,12 @@ from typing import IO
 
 from gridmill.bootstrap.home_lock import home_secret, lock_in_turn, open_store, release_home
 from gridmill.control.background import ThreadRunner
+from gridmill.control.catalog import Catalog
 from gridmill.control.counters import Counters
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
 from gridmill.control.site_monitor import SiteMonitor
 from gridmill.control.state import (
-    Catalog,
     Channels,
     CodeFiles,
     Control,

@@ -9,8 +9,8 @@ and removed versions that are old enough to be deleted. Old records are deleted 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger
-from gridmill.control.state import Catalog
 from gridmill.control.steps.damage import may_have_lost_versions
 from gridmill.control.steps.lineage import names_of, users_of
 from gridmill.control.steps.references import aliases_of, fetch_artifact, versions_of

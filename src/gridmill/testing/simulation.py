@@ -6,12 +6,12 @@ from dataclasses import field, replace
 from random import Random
 
 from gridmill.control.background import BackgroundRunner, ImmediateRunner
+from gridmill.control.catalog import Catalog
 from gridmill.control.counters import Counters
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
 from gridmill.control.renting_state import Rentals
 from gridmill.control.state import (
-    Catalog,
     Channels,
     CodeFiles,
     Control,

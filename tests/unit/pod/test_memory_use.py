@@ -78,7 +78,7 @@ def test_a_process_that_shares_nothing_is_measured_once(monkeypatch):
         raise AssertionError(pid)
 
     monkeypatch.setattr(memory_use, "_shrank", fail)
-    text = b"Rss: 3000 kB\nPss: 2500 kB\nPss_Anon: 2000 kB\nPss_Shmem: 0 kB\nAnonymous: 2000 kB\nSwapPss: 5 kB\n"
+    text = b"Rss: 3000 kB\nPss: 2500 kB\nPss_Anon: 2000 kB\nAnonymous: 2000 kB\nSwapPss: 5 kB\n"
     assert not read_rollup(text).divided
     monkeypatch.setattr(memory_use, "_parts", lambda pid: read_rollup(text))
     assert MemoryUse().bytes_of([2**22 + 1, 2**22 + 2]) == 2 * 2005 * 1024

@@ -9,8 +9,9 @@ import traceback
 from collections.abc import Sequence
 from functools import partial
 
+from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Candidates, Catalog, Endings, Problems, ReportedProgress
+from gridmill.control.state import Candidates, Endings, Problems, ReportedProgress
 from gridmill.control.steps.gangs import note_end
 from gridmill.control.steps.job_terms import over_budget
 from gridmill.control.steps.latest import note_latest

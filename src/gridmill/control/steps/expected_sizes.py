@@ -8,7 +8,7 @@ size of a job without a version is not predicted.
 
 from collections.abc import Collection, Mapping, Sequence
 
-from gridmill.control.state import Catalog
+from gridmill.control.catalog import Catalog
 from gridmill.control.steps.inputs import size_of
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.result_names import settle_names

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from functools import partial
 
+from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Catalog
 from gridmill.control.steps.damage import may_have_lost_versions
 from gridmill.control.steps.gangs import gang_for
 from gridmill.control.steps.output_folders import folders_of_parts, output_uri

@@ -5,8 +5,9 @@ import os
 import pwd
 from functools import partial
 
+from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Catalog, Problems
+from gridmill.control.state import Problems
 from gridmill.domain.artifact import LATEST, Alias, Artifact, Latest
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.version_manifest import AliasMove

@@ -4,8 +4,8 @@ versions that were made from it."""
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
+from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger
-from gridmill.control.state import Catalog
 from gridmill.control.steps.latest import latest_of
 from gridmill.control.steps.references import aliases_of, best_by, fetch_artifact, find_version, versions_of
 from gridmill.domain.artifact import BEST, LATEST, Artifact, ArtifactKind, best_of

@@ -3,7 +3,8 @@ not have."""
 
 from collections.abc import Mapping
 
-from gridmill.control.state import Catalog, SiteStates
+from gridmill.control.catalog import Catalog
+from gridmill.control.state import SiteStates
 from gridmill.control.steps.references import find_version
 from gridmill.control.steps.resource_choice import crowded_among, made_before, readings_of
 from gridmill.domain.artifact import Artifact, ArtifactKind

@@ -11,8 +11,9 @@ from hashlib import sha256
 from typing import Any, cast
 
 from gridmill.codec import encode, fingerprint, to_builtins
+from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Catalog, CodeFiles
+from gridmill.control.state import CodeFiles
 from gridmill.control.steps.latest import latest_of
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.domain.artifact import Artifact, Input

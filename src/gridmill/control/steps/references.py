@@ -3,8 +3,8 @@
 
 from collections.abc import Mapping
 
+from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger
-from gridmill.control.state import Catalog
 from gridmill.control.steps.latest import latest_of
 from gridmill.domain.artifact import BEST, LATEST, Alias, Artifact, best_of, split_reference
 from gridmill.domain.naming import suggestion

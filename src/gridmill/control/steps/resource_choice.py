@@ -3,8 +3,9 @@ resource."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Catalog, JobMoves, SiteStates
+from gridmill.control.state import JobMoves, SiteStates
 from gridmill.control.steps.end_attempt import defect
 from gridmill.control.steps.inputs import inputs_of
 from gridmill.control.steps.job_terms import awaits_offers, choice_within_terms

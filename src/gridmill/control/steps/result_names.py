@@ -3,8 +3,8 @@ the run."""
 
 from collections.abc import Iterable, Mapping
 
+from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger
-from gridmill.control.state import Catalog
 from gridmill.control.steps.references import find_version
 from gridmill.domain.artifact import Artifact, split_reference
 from gridmill.domain.job import Job

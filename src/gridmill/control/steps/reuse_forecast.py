@@ -9,8 +9,9 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
 
+from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import BackgroundReads, Catalog, CodeFiles, PendingReads, Timeline
+from gridmill.control.state import BackgroundReads, CodeFiles, PendingReads, Timeline
 from gridmill.control.steps.inputs import inputs_of
 from gridmill.control.steps.provenance import provenance_of, restorable, why_executes, why_restored
 from gridmill.control.steps.result_names import settle_names

@@ -6,9 +6,10 @@ resources request from their sites are checked before any job waits.
 
 from collections.abc import Mapping, Sequence
 
+from gridmill.control.catalog import Catalog
 from gridmill.control.counters import Counters
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Candidates, Catalog, Channels, Clients, RunCreation
+from gridmill.control.state import Candidates, Channels, Clients, RunCreation
 from gridmill.control.steps.inputs import declared_sizes
 from gridmill.control.steps.parts import stop_attempt
 from gridmill.control.steps.pipeline_folders import check_run_origin, note_origin

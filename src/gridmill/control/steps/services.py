@@ -4,8 +4,9 @@ service, sends it to the pod, records reports, and changes the version of a serv
 from functools import partial
 
 from gridmill.codec import from_builtins
+from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Catalog, Channels
+from gridmill.control.state import Channels
 from gridmill.control.steps.gangs import send_to_pod
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.domain.artifact import Artifact

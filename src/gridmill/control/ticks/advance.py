@@ -7,14 +7,7 @@ from functools import partial
 
 from gridmill.control.background import completed
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import (
-    CANDIDATES_PER_TICK,
-    BackgroundReads,
-    CodeFiles,
-    Control,
-    Endings,
-    JobMoves,
-)
+from gridmill.control.state import CANDIDATES_PER_TICK, BackgroundReads, CodeFiles, Control, Endings, JobMoves
 from gridmill.control.steps.end_attempt import defect
 from gridmill.control.steps.inputs import checkpoints_of, inputs_of, leaves_checkpoints, size_of
 from gridmill.control.steps.job_terms import awaits_offers

@@ -8,8 +8,9 @@ the control node no longer requests them, or after a time without a request.
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Catalog, ControlTimeouts, EarlyTurns, Starting
+from gridmill.control.state import ControlTimeouts, EarlyTurns, Starting
 from gridmill.control.steps.inputs import order_for
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.run import Attempt, JobRun, attempt_id_of

@@ -12,15 +12,7 @@ from functools import partial
 
 from gridmill.control.background import BackgroundRunner
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import (
-    BRING_UPS,
-    BringUps,
-    Channels,
-    Control,
-    ControlTimeouts,
-    Problems,
-    Starting,
-)
+from gridmill.control.state import BRING_UPS, BringUps, Channels, Control, ControlTimeouts, Problems, Starting
 from gridmill.control.steps.bring_up import is_missing, request_key, request_pods, start_problem
 from gridmill.control.steps.end_attempt import LOST, settle_attempt
 from gridmill.control.steps.pod_events import apply_event, with_pod

@@ -3,8 +3,9 @@ now, and a service whose run has ended is marked as ended."""
 
 from collections.abc import Callable, Iterator
 
+from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import BackgroundReads, Catalog, Endings, FollowedNames
+from gridmill.control.state import BackgroundReads, Endings, FollowedNames
 from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.control.steps.reuse_forecast import why_broken
 from gridmill.control.steps.services import add_event, changed_version, send_order

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
-from gridmill.control.state import Catalog
+from gridmill.control.catalog import Catalog
 from gridmill.control.steps.planned_transfers import Lacking, names_read, next_of, planned_version
 from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.control.steps.result_names import unknown_name

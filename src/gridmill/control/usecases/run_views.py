@@ -12,8 +12,8 @@ from hashlib import blake2b
 from itertools import chain, islice
 
 from gridmill.codec import encode
+from gridmill.control.catalog import BoundedCache
 from gridmill.control.node import ControlNode
-from gridmill.control.state import BoundedCache
 from gridmill.control.steps.output_folders import part_id
 from gridmill.control.usecases.views import (
     Attempts,

@@ -7,8 +7,9 @@ computed from declarations, versions, runs and schedules.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger
-from gridmill.control.state import Catalog, ScheduleTimers, Timeline
+from gridmill.control.state import ScheduleTimers, Timeline
 from gridmill.control.steps.due_runs import schedule_view
 from gridmill.control.steps.run_lifecycle import alterations_of
 from gridmill.control.usecases.base import UseCases

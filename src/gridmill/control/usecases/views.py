@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger
-from gridmill.control.state import BringUps, Catalog, Control, Problems, ReportedProgress, Timeline
+from gridmill.control.state import BringUps, Control, Problems, ReportedProgress, Timeline
 from gridmill.control.steps.problems import DISK, problem_of_site, why_excluded
 from gridmill.control.steps.references import fetch_artifact, metrics_of
 from gridmill.domain.amounts import KIB
