@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from gridmill.domain.service_features import FeatureRule, OnlinePolicy, TableVersion, ViewOrder, ViewOrders
 from gridmill.domain.serving import ServedVersion, ServiceOrder
 from gridmill.jobs.features import Encoding
 from gridmill.online.definition import OnlineDefinition
-from gridmill.online.features import FeatureRule, OnlinePolicy
 from tests.kit.online_case import OnlineCase
 from tests.kit.served_models import sum_model
 
@@ -34,4 +34,25 @@ def keyed_order(
     return ServiceOrder(
         name="temps",
         versions=(ServedVersion(label="w/m@1", folder=str(folder), features=str(Path(case.folder))),),
+    )
+
+
+def view_orders(case: OnlineCase, checked_at: float) -> ViewOrders:
+    """The newest versions of the tables of a case, as the control node sends them."""
+    tables = {
+        name: TableVersion(artifact=f"w/{name}@{one.output.table_version}", output=one.output)
+        for name, one in case.sources().items()
+        if name in case.plan().tables
+    }
+    return ViewOrders(
+        views=(
+            ViewOrder(
+                definition=str(case.folder),
+                folder=str(case.folder),
+                root=str(case.tables.folder / "root"),
+                tables=tables,
+                reach_back_seconds=case.limits.reach_back_seconds,
+            ),
+        ),
+        checked_at=checked_at,
     )

@@ -7,10 +7,11 @@ from typing import Any
 
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.service_features import FeatureRule, OnlinePolicy
 from gridmill.errors import InputError
 from gridmill.jobs.dataset.label_availability import with_label_clock
 from gridmill.online.build import ViewLimits, build_view
-from gridmill.online.features import FeatureRule, OnlineFeatures, OnlinePolicy
+from gridmill.online.features import OnlineFeatures
 from gridmill.online.plan import OnlinePlan, plan_online
 from gridmill.online.refresh import refresh_view
 from gridmill.online.source_rows import SourceTable, open_sources, table_types

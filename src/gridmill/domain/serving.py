@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from gridmill.domain.amounts import MIB
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.service_features import ViewReport
 
 ORDER_FILE = "service.json"
 REPORT_FILE = "report.json"
@@ -23,8 +24,8 @@ class ServedVersion:
     Requests that name no version are divided among the versions in proportion to `weight`. A version with
     weight 0 answers only requests that name it.
 
-    `features` is the absolute path of the folder of the view from which the replicas compute the contextual
-    features of the version. It is empty if requests send all features.
+    `features` is the absolute path of the folder with the definition of the contextual features of the
+    version, which replicas compute from a view. It is empty if requests send all features.
     """
 
     label: str
@@ -213,6 +214,7 @@ class ServiceReport:
     started_at: float
     written_at: float
     replicas: tuple[ReplicaReport, ...] = ()
+    views: tuple[ViewReport, ...] = ()
     restarts: int = 0
     problem: str = ""
     last_failure: str = ""

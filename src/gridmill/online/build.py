@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.service_features import REACH_BACK_SECONDS
 from gridmill.jobs.dataset.key_order import integers
 from gridmill.jobs.dataset.window_ranges import changes
 from gridmill.jobs.expressions import KNOWN, quote_all
@@ -24,28 +25,38 @@ from gridmill.online.row_codec import Key, codec_of, key_maker, plain_keys
 from gridmill.online.source_rows import (
     BATCH_ROWS,
     COUNT,
+    MEMORY_BYTES,
     SourceTable,
     known_rows_sql,
     open_sources,
     table_types,
 )
-from gridmill.online.view import BUILDING, CURRENT, SUFFIX, HeldVersion, ViewFile, ViewState, writer_lock
+from gridmill.online.view import (
+    BUILDING,
+    CURRENT,
+    DAMAGED,
+    SUFFIX,
+    HeldVersion,
+    ViewFile,
+    ViewState,
+    writer_lock,
+)
 from gridmill.transfer.contents import sync_folder
 
 COMMIT_ROWS = 1_048_576
-REACH_BACK_SECONDS = 86_400.0
-"""How far in the past the as-of time of a request may be, unless the plan of a service says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewLimits:
-    """The rows that a view keeps.
+    """The rows that a view keeps, and the memory that reading tables may take (`memory_bytes`); larger
+    intermediate results are written to files.
 
     A request may have an as-of time up to `reach_back_seconds` in the past. If it is None, the view keeps all
     rows, and any as-of time is answered.
     """
 
     reach_back_seconds: float | None = REACH_BACK_SECONDS
+    memory_bytes: int = MEMORY_BYTES
 
     def floor_us(self, now: float) -> int | None:
         """Return the oldest as-of time that a view built at `now` (Unix seconds) answers."""
@@ -104,7 +115,7 @@ def build_locked(
     view, floor_us = _continued(folder, plan, held, oldest_as_of(plan, limits, now))
     try:
         state = ViewState(held=held, floor_us=floor_us, synced_at=now)
-        with open_sources(folder, threads) as engine:
+        with open_sources(folder, threads, (limits or ViewLimits()).memory_bytes) as engine:
             table_types(engine, {name: tables[name] for name in plan.tables})
             for number, feed in enumerate(plan.stored):
                 _fill(view, number, feed, engine, floor_us)
@@ -221,6 +232,7 @@ def _serve(folder: Path) -> None:
     pointer.write_text(name, "utf-8")
     sync_folder(folder)
     os.replace(pointer, folder / CURRENT)
+    (folder / DAMAGED).unlink(missing_ok=True)
     sync_folder(folder)
     for old in folder.glob(f"view-*{SUFFIX}*"):
         if not old.name.startswith(name):

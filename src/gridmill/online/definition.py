@@ -18,6 +18,7 @@ from gridmill.codec import decode, encode
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.service_features import FeatureRule, OnlinePolicy
 from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError
 from gridmill.jobs.dataset.columns import SQL_RESULT
@@ -30,7 +31,7 @@ from gridmill.jobs.dataset.time_units import TIMES, Units, find_units
 from gridmill.jobs.duckdb_engine import Types, quoted
 from gridmill.jobs.expressions import types_of
 from gridmill.jobs.parquet import storage_errors
-from gridmill.online.features import FeatureRule, OnlineFeatures, OnlinePolicy
+from gridmill.online.features import OnlineFeatures
 from gridmill.online.plan import OnlinePlan, plan_online
 from gridmill.online.source_rows import SourceTable, open_sources, table_types
 from gridmill.online.view import MissingViewError
@@ -43,7 +44,9 @@ class OnlineDefinition:
     """The plan of the features, the rules of single features, the policy, and the encoders of the dataset in
     the order in which they are applied. `units` are the time units of numeric columns of the tables.
 
-    `example` is a row of the basis table in the form of a request; it is empty if there is none."""
+    `view` is the path of the folder of the view, relative to the folder of the definition; several
+    definitions can share a view. `example` is a row of the basis table in the form of a request; it is empty
+    if there is none."""
 
     plan: OnlinePlan
     rules: Mapping[str, FeatureRule] = field(default_factory=dict)
@@ -51,6 +54,7 @@ class OnlineDefinition:
     encoders: tuple[FittedEncoder, ...] = ()
     units: Units = field(default_factory=dict)
     example: Mapping[str, Any] = field(default_factory=dict)
+    view: str = ""
 
     @property
     def is_needed(self) -> bool:
@@ -92,7 +96,7 @@ def open_features(
     in the future an as-of time may be (None: any time)."""
     made = load_definition(folder)
     return OnlineFeatures(
-        folder,
+        folder / made.view,
         made.plan,
         rules=made.rules,
         policy=made.policy,

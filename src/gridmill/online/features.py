@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.service_features import FeatureRule, OnlinePolicy, OnTrouble
 from gridmill.errors import InputError, UnavailableError
 from gridmill.jobs.dataset.encoders import FittedEncoder, apply
 from gridmill.jobs.dataset.prepare import register_functions
@@ -26,8 +27,8 @@ from gridmill.jobs.expressions import quote_all, select, sql_text
 from gridmill.online.key_rows import NEVER, check_ahead, check_floor, load_rows, with_history
 from gridmill.online.plan import Feed, OnlinePlan
 from gridmill.online.requests import RequestRows, read_request
-from gridmill.online.row_codec import ARROW
-from gridmill.online.view import HeldVersion, ViewFile, ViewState, current_file, open_view
+from gridmill.online.row_codec import ARROW, DamagedViewError
+from gridmill.online.view import HeldVersion, ViewFile, ViewState, current_file, mark_damaged, open_view
 
 _PLACE = "__place"
 
@@ -44,38 +45,6 @@ class Status(StrEnum):
     STALE = "stale"
     DEFAULTED = "defaulted"
     MISSING = "missing"
-
-
-class OnTrouble(StrEnum):
-    """What a service does with a request that it cannot answer completely: it refuses the request, or it
-    answers with statuses that show what is missing."""
-
-    REFUSE = "refuse"
-    SERVE = "serve"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureRule:
-    """The rule of one feature. `max_age_seconds` is the largest age of the newest row of its key; an older
-    value is `stale`. `default` replaces a missing value, unless it is None."""
-
-    max_age_seconds: float | None = None
-    default: float | str | bool | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnlinePolicy:
-    """What a service does if its view is not as it should be.
-
-    `stale_after_seconds` is the age after which the whole view is stale (default: never). `on_stale` decides
-    about requests to a stale view, `on_broken` about requests to a view that is missing or damaged, and
-    `on_unknown_key` about rows whose key has no row in the view and whose features have no default.
-    """
-
-    stale_after_seconds: float | None = None
-    on_stale: OnTrouble = OnTrouble.SERVE
-    on_broken: OnTrouble = OnTrouble.REFUSE
-    on_unknown_key: OnTrouble = OnTrouble.SERVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +147,8 @@ class OnlineFeatures:
             computed = self._computed(request)
         except UnavailableError as error:
             self._forget()
+            if isinstance(error, DamagedViewError):
+                mark_damaged(self.folder)
             if self.policy.on_broken == OnTrouble.REFUSE:
                 raise
             computed = self._nothing(request, str(error))

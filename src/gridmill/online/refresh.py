@@ -114,7 +114,8 @@ def _apply(
     after = replace(
         state, held={name: tables[name].held for name in plan.tables}, synced_at=now, floor_us=floor_us
     )
-    with open_sources(folder, threads) as engine, view.writing():
+    memory_bytes = (limits or ViewLimits()).memory_bytes
+    with open_sources(folder, threads, memory_bytes) as engine, view.writing():
         for one in changes:
             schema = one.table.schema()
             for number, feed in enumerate(plan.stored):

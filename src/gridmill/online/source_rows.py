@@ -95,11 +95,13 @@ def _readable(uri: str) -> Iterator[None]:
 
 
 @contextmanager
-def open_sources(folder: Path, threads: int = 2) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_sources(
+    folder: Path, threads: int = 2, memory_bytes: int = MEMORY_BYTES
+) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a SQL engine that reads only tables that are registered. Its temporary files are in `folder`."""
     config: dict[str, str | bool | int | float | list[str]] = {
         "threads": threads,
-        "memory_limit": f"{MEMORY_BYTES}B",
+        "memory_limit": f"{memory_bytes}B",
         "temp_directory": str(folder / "spill"),
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,

@@ -9,7 +9,7 @@ a view that is not complete never serves.
 import fcntl
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gridmill.domain.frozen import dataclass
@@ -18,7 +18,7 @@ from gridmill.online.plan import OnlinePlan
 from gridmill.online.row_codec import DamagedViewError, Key
 
 FORMAT = 1
-CURRENT, BUILDING, SUFFIX, LOCK = "current", "building.sqlite", ".sqlite", "lock"
+CURRENT, BUILDING, SUFFIX, LOCK, DAMAGED = "current", "building.sqlite", ".sqlite", "lock", "damaged"
 LOWEST = -(2**63)
 CACHE_KIB = 65_536
 _PLAN, _FLOOR, _SYNCED, _FORMAT = "plan", "floor_us", "synced_at", "format"
@@ -250,6 +250,17 @@ def errors_of(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise DamagedViewError(f"the view {path} cannot be used: {error}") from error
+
+
+def mark_damaged(folder: Path) -> None:
+    """Note that the view that serves is damaged, so that it is built again. A full disk is ignored."""
+    with suppress(OSError):
+        (folder / DAMAGED).touch()
+
+
+def is_marked_damaged(folder: Path) -> bool:
+    """Return whether a reader has found damage since the view was built."""
+    return (folder / DAMAGED).exists()
 
 
 @contextmanager

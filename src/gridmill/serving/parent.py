@@ -29,6 +29,7 @@ from gridmill.serving.replica_plan import (
 from gridmill.serving.replica_process import ReplicaProcess, is_replica_of
 from gridmill.serving.scaler import Scaler
 from gridmill.serving.service_files import OrderFile, lock_folder, read_report, write_report
+from gridmill.serving.view_keepers import ViewKeepers
 
 _LOG = logging.getLogger(__name__)
 TICK_SECONDS = 0.1
@@ -66,6 +67,7 @@ class Parent:
         self._reported: ServiceReport | None = None
         self._is_stopping = False
         self._scaler = Scaler(order, self._folder, time.monotonic())
+        self._views = ViewKeepers(self._folder)
         self._selector = selectors.DefaultSelector()
         self._awaited: selectors.SelectorKey | None = None
         self._listener = self._take_port(order)
@@ -85,6 +87,7 @@ class Parent:
                     else:
                         with suppress(BlockingIOError):
                             os.read(key.fd, 4096)
+        self._views.stop()
         self._listener.close()
         self._write(ServiceState.STOPPED)
 
@@ -92,6 +95,7 @@ class Parent:
         """Read the order, remove ended replicas, and bring the others closer to the order."""
         self._read_order()
         self._reap()
+        self._views.tick((self._newest, self._target))
         now = time.monotonic()
         if self._failures and now - self._failed_at > _STEADY_SECONDS:
             self._failures = 0
@@ -133,7 +137,9 @@ class Parent:
             self._awaited = None
 
     def _next_start(self) -> float:
-        return float("inf") if self._is_stopping else self._start_at
+        """Return the time before which no replica starts. A replica needs complete views."""
+        is_waiting = self._is_stopping or not self._views.is_complete(self._target)
+        return float("inf") if is_waiting else self._start_at
 
     def _stop(self, *_: object) -> None:
         self._is_stopping = True
@@ -247,6 +253,8 @@ class Parent:
         ready = any(one.state == ReplicaState.READY for one in self._replicas.values())
         if self._is_stopping:
             return ServiceState.DRAINING
+        if self._views.problem(self._target):
+            return ServiceState.FAILED
         if self._target is not self._newest or (self._failures >= self._newest.max_failures and not ready):
             return ServiceState.FAILED
         if self._working is self._newest and self._is_in_effect():
@@ -271,7 +279,8 @@ class Parent:
             written_at=time.time(),
             replicas=self._replica_reports(),
             restarts=sum(self._restarts.values()),
-            problem=self._problem,
+            views=self._views.reports(),
+            problem=self._problem or self._views.problem(self._target),
             last_failure=self._last_failure,
             last_failure_at=self._last_failure_at,
             wanted=self._scaler.wanted,
@@ -320,7 +329,7 @@ def _is_news(one: ServiceReport, other: ServiceReport) -> bool:
         states = [(each.pid, each.state, each.versions) for each in report.replicas]
         scale = (report.wanted, report.scaled_at)
         versions = (report.generation, report.seen_generation)
-        return report.state, versions, report.address, report.problem, states, scale
+        return report.state, versions, report.address, report.problem, states, scale, report.views
 
     return shape(one) != shape(other) or other.written_at - one.written_at >= _REPORT_SECONDS
 

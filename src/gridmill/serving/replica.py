@@ -7,7 +7,6 @@ pipe to which the replica writes its signs of life.
 
 import argparse
 import asyncio
-import ctypes
 import gc
 import json
 import logging
@@ -38,6 +37,7 @@ from gridmill.serving.batching import BatchLimits, make_batcher
 from gridmill.serving.hosting import HostedModel, Versions
 from gridmill.serving.keyed_features import keyed_of
 from gridmill.serving.metrics import Metrics
+from gridmill.serving.parent_process import end_with_parent
 from gridmill.serving.request_log import RequestLogWriter
 from gridmill.serving.served_model import ServedModel, load_version, version_names
 from gridmill.telemetry import turn_off_telemetry
@@ -49,7 +49,6 @@ _IDLE_SECONDS = 1.0
 next request immediately thus never finds its connection closed."""
 _RESERVED_FILES = 256
 _MOST_CONNECTIONS = 16_000
-_PR_SET_PDEATHSIG = 1
 
 
 class Replica:
@@ -212,14 +211,6 @@ def _resident_bytes() -> int:
     return 0
 
 
-def _end_with_parent(parent: int) -> None:
-    """Make Linux send SIGTERM to this process when its parent process ends."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-    if os.getppid() != parent:
-        sys.exit(1)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a replica. The exit code is 1 if a version cannot be loaded or does not work."""
     parser = argparse.ArgumentParser(description="Run one replica of a service.")
@@ -227,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.add_argument(name, type=int)
     parser.add_argument("folder", type=Path)
     given = parser.parse_args(arguments)
-    _end_with_parent(given.parent)
+    end_with_parent(given.parent)
     turn_off_telemetry()
     share_memory_areas()
     raise_open_files()

@@ -3,10 +3,12 @@
 import fcntl
 import os
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
 from gridmill.codec import decode, encode
+from gridmill.domain.service_features import VIEWS_FILE, ViewOrders
 from gridmill.domain.serving import ORDER_FILE, REPORT_FILE, ServiceOrder, ServiceReport
 from gridmill.errors import ConflictError, InputError
 
@@ -60,13 +62,13 @@ def check_order(order: ServiceOrder, place: str) -> None:
 
 def write_order(folder: Path, order: ServiceOrder) -> None:
     """Write an order atomically. The parent process of the service reads it within a second."""
-    _replace(folder / ORDER_FILE, encode(order))
+    replace_file(folder / ORDER_FILE, encode(order))
 
 
 def write_report(folder: Path, report: ServiceReport) -> None:
     """Write a report atomically. If the disk is full, the earlier report stays."""
     with suppress(OSError):
-        _replace(folder / REPORT_FILE, encode(report))
+        replace_file(folder / REPORT_FILE, encode(report))
 
 
 def read_report(folder: Path) -> ServiceReport | None:
@@ -91,7 +93,18 @@ def lock_folder(folder: Path) -> IO[bytes]:
     return file
 
 
-def _replace(path: Path, content: bytes) -> None:
+def view_report_file(folder: Path, view: str) -> Path:
+    """Return the file of the report of a view, in the folder of the service."""
+    return folder / f"view-{sha256(view.encode()).hexdigest()[:16]}.json"
+
+
+def write_views(folder: Path, orders: ViewOrders) -> None:
+    """Write the desired content of the views atomically. Their processes read it within a moment."""
+    replace_file(folder / VIEWS_FILE, encode(orders))
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file atomically. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_bytes(content)

@@ -15,10 +15,11 @@ from tests.kit.online_case import OnlineCase
 from tests.oracles.dataset_cases import note_version
 
 from gridmill.domain.dataset import Aggregate, Basis, DatasetSpec, Lag, Window
+from gridmill.domain.service_features import FeatureRule, OnlinePolicy, OnTrouble
 from gridmill.errors import InputError, StorageError, UnavailableError
 from gridmill.online import build
 from gridmill.online.build import ViewLimits
-from gridmill.online.features import FeatureRule, OnlinePolicy, OnTrouble, Status
+from gridmill.online.features import Status
 from gridmill.online.view import current_file
 
 START = datetime(2024, 1, 1)

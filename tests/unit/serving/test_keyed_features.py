@@ -20,7 +20,7 @@ from tests.kit.served_models import run
 from tests.oracles.dataset_cases import note_version
 
 from gridmill.domain.dataset import Aggregate, Basis, DatasetSpec, Join, Lag, Window
-from gridmill.online.features import FeatureRule, OnlinePolicy, OnTrouble
+from gridmill.domain.service_features import FeatureRule, OnlinePolicy, OnTrouble
 from gridmill.online.view import current_file
 
 START = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)

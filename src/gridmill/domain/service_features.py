@@ -1,0 +1,174 @@
+"""The contextual features of a service: the rules of single features and the policy, the view from which
+replicas compute the features, and the reports about it."""
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import StrEnum
+
+from gridmill.domain.artifact import Output
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import InputError
+
+VIEWS_FILE = "views.json"
+CHECK_SECONDS = 5.0
+"""The interval in seconds at which the control node sends the newest versions of the tables to a service. It
+also sends unchanged versions, so that the service knows that its view is fresh."""
+REACH_BACK_SECONDS = 86_400.0
+"""How far in the past the as-of time of a request may be, unless the settings of the service say
+otherwise."""
+
+
+class OnTrouble(StrEnum):
+    """What a service does with a request that it cannot answer completely: it refuses the request, or it
+    answers with statuses that show what is missing."""
+
+    REFUSE = "refuse"
+    SERVE = "serve"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureRule:
+    """The rule of one feature. `max_age_seconds` is the largest age of the newest row of its key; an older
+    value is `stale`. `default` replaces a missing value, unless it is None."""
+
+    max_age_seconds: float | None = None
+    default: float | str | bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlinePolicy:
+    """What a service does if its view is not as it should be.
+
+    `stale_after_seconds` is the age after which the whole view is stale (default: never). `on_stale` decides
+    about requests to a stale view, `on_broken` about requests to a view that is missing or damaged, and
+    `on_unknown_key` about rows whose key has no row in the view and whose features have no default.
+    """
+
+    stale_after_seconds: float | None = None
+    on_stale: OnTrouble = OnTrouble.SERVE
+    on_broken: OnTrouble = OnTrouble.REFUSE
+    on_unknown_key: OnTrouble = OnTrouble.SERVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureSettings:
+    """The settings of the contextual features of a service.
+
+    `sent` are features that requests send although they are computed in the dataset. `rules` are the rules of
+    single features. A request may have an as-of time up to `reach_back_seconds` in the past (None: any time;
+    the view then keeps all rows).
+    """
+
+    sent: tuple[str, ...] = ()
+    rules: Mapping[str, FeatureRule] = field(default_factory=dict)
+    policy: OnlinePolicy = OnlinePolicy()
+    reach_back_seconds: float | None = REACH_BACK_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureDefinition:
+    """The stored definition of the contextual features of one version of a model. `folder` and `view` are the
+    URIs of the folders of the definition and of its view.
+
+    `tables` are the tables behind the view: the names in the declaration of the dataset, each with the name
+    of the artifact (`pipeline/job`). `request` are the columns that requests send, with their SQL types.
+    """
+
+    folder: str
+    view: str
+    tables: Mapping[str, str]
+    request: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableVersion:
+    """A version of a table behind a view. `artifact` is the id of the version."""
+
+    artifact: str
+    output: Output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewOrder:
+    """The desired content of one view. `definition` and `folder` are the absolute paths of the folders of a
+    definition and of its view, and `root` is the storage root. `tables` are the newest versions of the tables
+    by their names in the declaration."""
+
+    definition: str
+    folder: str
+    root: str
+    tables: Mapping[str, TableVersion]
+    reach_back_seconds: float | None = REACH_BACK_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewOrders:
+    """The desired content of all views of a service. `checked_at` is the time (Unix seconds) at which these
+    versions were the newest."""
+
+    views: tuple[ViewOrder, ...] = ()
+    checked_at: float = 0.0
+
+
+class ViewStatus(StrEnum):
+    """The state of a view as its keeper observes it."""
+
+    BUILDING = "building"
+    """The view is built for the first time. Replicas start when it is complete."""
+    FRESH = "fresh"
+    """The view holds the newest versions of its tables."""
+    BEHIND = "behind"
+    """The view holds earlier versions, and newer versions are being applied."""
+    FAILING = "failing"
+    """The newest versions cannot be applied. The view serves what it holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewReport:
+    """The observed state of one view. `folder` is the path of the view. If `is_complete` is false, the view
+    cannot serve yet. `held` are the ids of the versions that the view holds, by the names of the tables; it
+    is empty until the versions are known.
+
+    `checked_at` is the last time (Unix seconds) at which these were the newest versions. `behind_since` is
+    the time at which the oldest version that the view lacks became known; None if it lacks none.
+    `spent_seconds` is the duration of the last change of the view. `problem` is the reason why the newest
+    versions cannot be applied.
+    """
+
+    folder: str
+    state: ViewStatus = ViewStatus.BUILDING
+    is_complete: bool = False
+    held: Mapping[str, str] = field(default_factory=dict)
+    checked_at: float = 0.0
+    behind_since: float | None = None
+    spent_seconds: float = 0.0
+    problem: str = ""
+
+
+def check_features(settings: FeatureSettings) -> None:
+    """Raise InputError for settings of features that a service cannot have."""
+    seconds = {
+        "stale_after": settings.policy.stale_after_seconds,
+        "reach_back": settings.reach_back_seconds,
+        **{f"rules.{name}.max_age": rule.max_age_seconds for name, rule in settings.rules.items()},
+    }
+    for name, value in seconds.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise InputError(f"{value:g} s is not a positive time", place=f"features.{name}")
+    both = sorted(set(settings.sent) & settings.rules.keys())
+    if both:
+        raise InputError(
+            f"{both[0]!r} is sent by requests, so it has neither an age nor a default",
+            place=f"features.rules.{both[0]}",
+        )
+
+
+def request_differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the differences between the columns that requests to two versions send. A column that is no
+    longer needed is no difference, because it is ignored."""
+    new = [name for name in after if name not in before]
+    changed = [name for name in after if name in before and before[name] != after[name]]
+    added = (f"requests must also send {', '.join(f'`{name}`' for name in new)}",) if new else ()
+    return added + tuple(
+        f"the type of the column `{name}` was {before[name]} and is {after[name]}" for name in changed
+    )

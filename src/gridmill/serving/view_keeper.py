@@ -1,0 +1,164 @@
+"""Keeps one view of a service complete and fresh.
+
+The process `python -m gridmill.serving.view_keeper FOLDER VIEW PARENT` reads the file `views.json` in the
+folder of the service when it changes. It builds the view, or applies the changes of the tables, and writes a
+report. It ends with the parent process of the service.
+"""
+
+import argparse
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from gridmill.codec import decode, encode
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.frozen import replace
+from gridmill.domain.service_features import (
+    VIEWS_FILE,
+    TableVersion,
+    ViewOrder,
+    ViewOrders,
+    ViewReport,
+    ViewStatus,
+)
+from gridmill.errors import GridmillError, explained
+from gridmill.online.build import ViewLimits, build_view
+from gridmill.online.definition import OnlineDefinition, load_definition
+from gridmill.online.refresh import refresh_view
+from gridmill.online.row_codec import DamagedViewError
+from gridmill.online.view import MissingViewError, is_marked_damaged, open_view
+from gridmill.process_log import BoundedHandler
+from gridmill.serving.parent_process import end_with_parent
+from gridmill.serving.service_files import replace_file, view_report_file
+from gridmill.telemetry import turn_off_telemetry
+
+LOOK_SECONDS = 0.05
+RETRY_SECONDS = 2.0
+MEMORY_BYTES = 512 * 2**20
+_LOG = logging.getLogger(__name__)
+
+
+class ViewKeeper:
+    """Keeps the view in the folder `view` as `views.json` in the folder of the service states."""
+
+    def __init__(self, folder: Path, view: str, clock: Callable[[], float] = time.time) -> None:
+        self._orders_file, self._report_file = folder / VIEWS_FILE, view_report_file(folder, view)
+        self._view, self._clock = view, clock
+        self._seen: tuple[int, int] | None = None
+        self._definition: OnlineDefinition | None = None
+        self._retry_at = 0.0
+        self.report = ViewReport(folder=view)
+
+    def tick(self) -> bool:
+        """Read the orders, and bring the view to the newest versions. Return whether anything was done."""
+        try:
+            stat = self._orders_file.stat()
+        except OSError:
+            return False
+        seen = (stat.st_ino, stat.st_mtime_ns)
+        is_retry = bool(self.report.problem) and self._clock() >= self._retry_at
+        is_damaged = not self.report.problem and is_marked_damaged(Path(self._view))
+        if seen == self._seen and not (is_retry or is_damaged):
+            return False
+        self._seen = seen
+        self._bring()
+        return True
+
+    def _bring(self) -> None:
+        try:
+            orders = decode(self._orders_file.read_bytes(), ViewOrders)
+            order = next((one for one in orders.views if one.folder == self._view), None)
+            if order is not None:
+                self._note_versions(order, orders.checked_at)
+                self._apply(order, orders.checked_at)
+        except (GridmillError, OSError) as error:
+            text = explained(error) if isinstance(error, GridmillError) else str(error)
+            if text != self.report.problem:
+                _LOG.error("the view %s: %s", self._view, text)
+            self._retry_at = self._clock() + RETRY_SECONDS
+            self._write(replace(self.report, state=ViewStatus.FAILING, problem=text))
+
+    def _note_versions(self, order: ViewOrder, checked_at: float) -> None:
+        wanted = {name: one.artifact for name, one in order.tables.items()}
+        if wanted == self.report.held or not self.report.held:
+            return
+        since = self.report.behind_since or checked_at
+        self._write(replace(self.report, state=ViewStatus.BEHIND, behind_since=since))
+
+    def _apply(self, order: ViewOrder, checked_at: float) -> None:
+        begin = time.monotonic()
+        folder, made = Path(order.folder), self._defined(order)
+        artifacts = {name: _artifact(name, one) for name, one in order.tables.items()}
+        tables = made.sources(Path(order.root), artifacts)
+        limits = ViewLimits(reach_back_seconds=order.reach_back_seconds, memory_bytes=MEMORY_BYTES)
+        self._note_complete(folder, made)
+        try:
+            if is_marked_damaged(folder):
+                raise DamagedViewError("a replica has found damage")
+            refresh_view(folder, made.plan, tables, now=checked_at, limits=limits)
+        except (MissingViewError, DamagedViewError) as error:
+            _LOG.warning("the view is built: %s", error)
+            build_view(folder, made.plan, tables, now=checked_at, limits=limits)
+        held = {name: one.artifact for name, one in order.tables.items()}
+        changed = held != self.report.held
+        self._write(
+            ViewReport(
+                folder=self._view,
+                state=ViewStatus.FRESH,
+                is_complete=True,
+                held=held,
+                checked_at=checked_at,
+                spent_seconds=time.monotonic() - begin if changed else self.report.spent_seconds,
+            )
+        )
+
+    def _note_complete(self, folder: Path, made: OnlineDefinition) -> None:
+        """Let a view serve that an earlier process has completed. It may lack the newest versions."""
+        if self.report.is_complete:
+            return
+        with suppress(MissingViewError, DamagedViewError):
+            open_view(folder, made.plan).close()
+            self._write(replace(self.report, is_complete=True, state=ViewStatus.BEHIND))
+
+    def _defined(self, order: ViewOrder) -> OnlineDefinition:
+        if self._definition is None:
+            self._definition = load_definition(Path(order.definition))
+        return self._definition
+
+    def _write(self, report: ViewReport) -> None:
+        self.report = report
+        with suppress(OSError):
+            replace_file(self._report_file, encode(report))
+
+
+def _artifact(name: str, version: TableVersion) -> Artifact:
+    return Artifact(id=version.artifact, name=name, number=0, output=version.output, fingerprint="")
+
+
+def main() -> None:
+    """Keep a view until the parent process ends."""
+    parser = argparse.ArgumentParser(description="Keep one view of a service fresh.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("view")
+    parser.add_argument("parent", type=int)
+    given = parser.parse_args()
+    end_with_parent(given.parent)
+    turn_off_telemetry()
+    logging.basicConfig(
+        level=logging.WARNING,
+        handlers=[BoundedHandler()],
+        format="%(asctime)s view: %(levelname)s %(message)s",
+    )
+    # requests come first: new rows may wait for the processor
+    os.nice(5)
+    keeper = ViewKeeper(given.folder, given.view)
+    while True:
+        if not keeper.tick():
+            time.sleep(LOOK_SECONDS)
+
+
+if __name__ == "__main__":
+    main()
