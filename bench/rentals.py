@@ -106,14 +106,16 @@ HEAD = """\
 
 `python -m bench rentals` makes this page: it runs {stories} schedules in simulated time. In most of them, the
 control node is killed (SIGKILL) before or after one of its commits or one of its calls to the provider. It
-starts again at once, after 60 s, or never. The others have one of these faults: {faults}.
+starts again at once, after 60 s, after one hour, or never. The others have one of these faults: {faults}.
 Many schedules have two faults, and some rent 50 machines at the same time. The lists of the provider are up
 to 60 s late in half of the schedules. The simulated provider counts which machines exist and what they cost,
 independently of the records of Gridmill.
 
 The rows are the ways in which a machine can end itself: by a shutdown (as at EC2), by a timer of the provider
 (as at Google), by a call to the provider with a credential of its own, or not at all. Without a restart, a
-machine ends itself 15 minutes after its last contact or its last job.
+machine ends itself 15 minutes after its last contact. In half of the schedules, the site has a bucket for
+results: then a machine ends itself 15 minutes after its last job, and its result outlasts it. A third of the
+random schedules have jobs of 30 minutes. Each schedule checks that no machine runs longer without contact.
 
 | machine ends itself by | control node | schedules | machines | machines leaked | other resources left | \
 billed beyond need, most | jobs lost | results accepted twice |

@@ -19,7 +19,9 @@ from gridmill.domain.views import RunView
 from gridmill.settings import read_settings
 from gridmill.sites.cloud.boot import NOTICES
 from gridmill.sites.cloud.site import CloudSite
-from gridmill.testing.hosts import network
+from gridmill.sites.farm.result_export import ResultExports
+from gridmill.testing.hosts import Network, network
+from gridmill.transfer.bucket import BucketClient
 from tests.e2e.conftest import GRIDMILL, PATIENCE_SECONDS, eventually
 from tests.kit.host_cloud import (
     HostCloud,
@@ -30,6 +32,7 @@ from tests.kit.host_cloud import (
     power_off,
     why_not,
 )
+from tests.kit.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
 
 pytestmark = [
     pytest.mark.e2e,
@@ -149,24 +152,41 @@ Rent = Callable[..., Rented]
 
 
 @pytest.fixture
-def rent() -> Iterator[Rent]:
-    opened: list[Rented] = []
+def net() -> Iterator[Network]:
     with tempfile.TemporaryDirectory(prefix="gmc", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "shared").mkdir()
         (folder / "home").mkdir()
         prefix = f"10.{60 + os.getpid() % 20}.{os.getpid() // 20 % 250}"
-        with network(folder / "net", prefix, shared=[folder / "shared"]) as net:
-            cloud = HostCloud(net)
-            plug_in(cloud)
+        with network(folder / "net", prefix, shared=[folder / "shared"]) as made:
+            yield made
 
-            def make(**settings: str) -> Rented:
-                opened.append(Rented(folder, cloud, **settings))
-                return opened[-1]
 
-            yield make
-            for one in opened:
-                one.close()
+@pytest.fixture
+def rent(net: Network) -> Iterator[Rent]:
+    opened: list[Rented] = []
+    cloud = HostCloud(net)
+    plug_in(cloud)
+
+    def make(**settings: str) -> Rented:
+        opened.append(Rented(net.folder.parent, cloud, **settings))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def bucket(net: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[BucketClient, str]]:
+    """A bucket that this machine and the rented machines reach."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with object_store(net.gateway) as endpoint:
+        if endpoint is None:
+            pytest.skip(HOW_TO_GET_IT)
+        make_bucket(endpoint, "results")
+        yield BucketClient("s3://results", {"endpoint": endpoint}), endpoint
 
 
 @pytest.fixture
@@ -208,23 +228,55 @@ def test_the_control_node_is_restarted_while_a_job_runs(rent: Rent) -> None:
 
 
 @pytest.mark.long
-def test_a_machine_without_contact_ends_itself_after_its_job(rent: Rent, short_times: None) -> None:
-    rented = rent(dead_man="15s")
+def test_a_machine_without_contact_ends_itself_although_a_job_runs(rent: Rent, short_times: None) -> None:
+    rented = rent(dead_man="10s")
+    run = rented.start()
+    machine = rented.begun(run)
+    rented.leave()
+    rented.wait(lambda: has_ended(machine), "it ends itself", 60)
+    assert rented.ran_on() == [], "the job was running"
+    rented.open()
+    rented.go()
+    view = rented.ended(run)
+    assert view.run.state is RunState.SUCCEEDED, "the job ran again, because it was lost"
+    two = next(one for one in view.jobs if one.job.job.name == "two")
+    assert [one.state for one in two.attempts] == [AttemptState.LOST, AttemptState.SUCCEEDED]
+    assert rented.ran_on() == ["m21"]
+    rented.returned()
+
+
+@pytest.mark.long
+def test_a_result_outlasts_a_machine_that_ends_itself(
+    rent: Rent, bucket: tuple[BucketClient, str], short_times: None
+) -> None:
+    objects, endpoint = bucket
+    rented = rent(dead_man="10s", export="s3://results/a", endpoint=endpoint)
     run = rented.start()
     machine = rented.begun(run)
     assert machine.host is not None
+    root = Path(f"/proc/{machine.host.init}/root")
+    exportable = root / "var/lib/gridmill/farm/farm/exportable"
+    rented.wait(lambda: exportable.exists() and exportable.read_text(), "the bucket takes results")
     rented.leave()
     silent = time.monotonic()
-    watched = f"/proc/{machine.host.init}/root/run/gridmill/state"
-    rented.wait(lambda: time.monotonic() - silent > 20, "it had no contact for longer than the time")
-    assert "working=1" in Path(watched).read_text()
-    assert not has_ended(machine), "a job runs on it"
+    rented.wait(lambda: time.monotonic() - silent > 15, "it had no contact for longer than the time")
+    assert "working=1" in (root / "run/gridmill/state").read_text()
+    assert not has_ended(machine), "a job runs on it, and the bucket takes its result"
     rented.go()
     rented.wait(lambda: has_ended(machine), "it ends itself", 60)
     rented.open()
     view = rented.ended(run)
-    assert view.run.state is RunState.SUCCEEDED, "the job ran again, because its result was lost"
-    assert rented.ran_on() == ["m20", "m21"]
+    assert view.run.state is RunState.SUCCEEDED
+    two = next(one for one in view.jobs if one.job.job.name == "two")
+    assert [one.state for one in two.attempts] == [AttemptState.SUCCEEDED]
+    assert rented.ran_on() == ["m20"], "it ran once"
+    output = rented.settings.root / two.artifacts[0].output.uri / "out"
+    assert output.read_text().split()[:2] == ["200000", "199999"]
+    rented.returned()
+    port = rented.site()._exports
+    assert isinstance(port, ResultExports)
+    port.sweep()
+    assert [name for page in objects.names("") for name in page] == []
 
 
 @pytest.mark.long

@@ -73,7 +73,7 @@ class Grid:
         [sandbox] = running.farm.sandboxes.values()
         self.journals = Journals(sandbox.files)
         self.exporter = ResultExporter(
-            running.farm.exports, lambda _: self.silent, lambda _: self.journals, folder / "exporting"
+            running.farm.exports, lambda _: self.silent, lambda _: self.journals, folder
         )
         self.bucket = BucketClient(f"s3://{bucket}", {"endpoint": endpoint})
 
@@ -97,7 +97,9 @@ class Grid:
         return self.exporter.tick()
 
     def objects(self) -> list[str]:
-        return sorted(name for page in self.bucket.names("") for name in page)
+        """The objects, without the empty ones with which the machine checks the bucket."""
+        names = (name for page in self.bucket.names("") for name in page)
+        return sorted(name for name in names if self.bucket.get(name, 2**30))
 
 
 @pytest.fixture

@@ -11,7 +11,10 @@ from gridmill.stores.memory import MemoryStore
 from gridmill.testing.clock import FakeClock
 from gridmill.testing.cloud.account import SimulatedAccount
 from gridmill.testing.cloud.kill_test import (
+    DEAD_MAN_SECONDS,
     KILLS,
+    LATE_SECONDS,
+    LONG_JOB_SECONDS,
     Disaster,
     Outcome,
     Schedule,
@@ -107,6 +110,44 @@ def test_two_faults_at_the_same_time_leave_nothing() -> None:
         ),
         Schedule(mode=SelfEnd.SHUTDOWN, disaster=Disaster.SPOT, at=80.0, also=Disaster.NETWORK, also_at=70.0),
     )
+
+
+def left_alone(*, exports: bool, after: float = inf) -> Outcome:
+    """The control node ends while a job runs that takes longer than the dead-man time."""
+    return story(
+        Schedule(
+            mode=SelfEnd.SHUTDOWN,
+            disaster=Disaster.INTERRUPT,
+            at=200.0,
+            restart_after=after,
+            job_seconds=LONG_JOB_SECONDS,
+            exports=exports,
+        )
+    )
+
+
+@pytest.mark.parametrize("exports", [False, True])
+def test_a_running_job_holds_off_the_timer_only_if_a_bucket_takes_its_result(exports: bool) -> None:
+    outcome = left_alone(exports=exports)
+    assert outcome.problems() == ()
+    most = DEAD_MAN_SECONDS + 60.0
+    assert (outcome.verdict.alone_seconds > most) is exports
+    assert outcome.verdict.alone_seconds < LONG_JOB_SECONDS + most
+
+
+@pytest.mark.parametrize(("exports", "machines"), [(False, 2), (True, 1)])
+def test_a_late_control_node_takes_an_exported_result_or_repeats_the_job(
+    exports: bool, machines: int
+) -> None:
+    outcome = left_alone(exports=exports, after=LATE_SECONDS)
+    assert outcome.problems() == ()
+    assert outcome.verdict.machines == machines
+
+
+def test_the_judge_notices_a_machine_that_waits_too_long_for_its_control_node() -> None:
+    outcome = left_alone(exports=True)
+    wrong = replace(outcome, schedule=replace(outcome.schedule, exports=False))
+    assert [one for one in wrong.problems() if "without contact" in one]
 
 
 @pytest.mark.long

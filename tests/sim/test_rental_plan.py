@@ -9,14 +9,15 @@ from tests.kit.rented_site import AWS, RentedGrid
 from gridmill.control.rentable import ASK_AGAIN_SECONDS, OFFERS_SECONDS
 from gridmill.control.site_monitor import SiteMonitor
 from gridmill.control.steps.job_terms import over_budget, spent_micros
+from gridmill.control.usecases.rental_preview import away_text
 from gridmill.control.usecases.runs import RunUseCases
 from gridmill.domain.command import CommandSpec
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.lease import Lease, lease_cost_micros
-from gridmill.domain.machine import Offer
+from gridmill.domain.machine import Offer, SelfEnd
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.rental_estimate import CostKind, Phase
+from gridmill.domain.rental_estimate import CostKind, Phase, estimate_lines
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun
 from gridmill.domain.site import Site, SiteKind, SiteOffers
@@ -55,6 +56,36 @@ def test_the_first_plan_names_the_machine_and_what_is_not_known():
     assert "the duration of the job, until it has run once" in rental.unknown
     assert rental.total_micros is None
     assert not grid.leases()
+
+
+def test_the_plan_says_whether_a_running_job_holds_off_the_dead_man_timer():
+    rental = planned(RentedGrid()).rentals["burst"]
+    [line] = [line for line in estimate_lines(rental) if line.startswith("while the control node is away")]
+    assert "ends itself after 15 m 00 s without contact, also while the job runs, because site" in line
+    assert "has no bucket for results" in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "self_end", "kind", "text"),
+    [
+        ({"export": "s3://b/r"}, SelfEnd.SHUTDOWN, JobKind.COMMAND, "the job runs on, at the longest until"),
+        ({"export": "s3://b/r"}, SelfEnd.SHUTDOWN, JobKind.COMMAND, "has run for 24 h 00 m"),
+        (
+            {"export": "s3://b/r"},
+            SelfEnd.SHUTDOWN,
+            JobKind.COMMAND,
+            "a running job, the machine ends",
+        ),
+        ({"export": "s3://b/r"}, SelfEnd.OWN_CALL, JobKind.SERVICE, "because a service counts as no job"),
+        ({"dead_man": "5m"}, SelfEnd.OWN_CALL, JobKind.COMMAND, "ends itself after 5 m 00 s without contact"),
+        ({}, SelfEnd.PROVIDER_TIMER, JobKind.COMMAND, "until the provider ends it after max_hours"),
+        ({}, SelfEnd.NONE, JobKind.COMMAND, "until `gridmill reap` or the control node ends it"),
+    ],
+)
+def test_the_sentence_about_a_machine_without_contact(settings, self_end, kind, text):
+    site = Site(name="aws", kind=SiteKind.CLOUD, settings=settings)
+    resource = Resource(name="burst", type=JobKind.COMMAND, site="aws")
+    assert text in away_text(kind, resource, site, self_end)
 
 
 def test_the_plan_after_one_run_agrees_with_the_bill_of_the_next():

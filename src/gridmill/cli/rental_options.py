@@ -56,8 +56,8 @@ DeadMan = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help=f"{_CLOUD}time without contact and without a job after which a machine ends itself. "
-        "Default: 15m.",
+        help=f"{_CLOUD}time without contact after which a machine ends itself, unless a job runs whose "
+        "result a bucket takes. Default: 15m.",
         show_default=False,
     ),
 ]

@@ -23,6 +23,7 @@ from gridmill.control.ticks.services import keep_services
 from gridmill.control.ticks.tear_down import discard, reap, reap_now
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
+from gridmill.domain.rental_terms import EXPORT
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.states import DeploymentState, JobState
 from gridmill.errors import GridmillError, StorageError, StoreInUseError, explained
@@ -359,7 +360,10 @@ class ControlNode:
             sites = self.control.ledger.snapshot.sites
             for lease in self.control.ledger.snapshot.leases.values():
                 if lease.may_have_machine:
-                    self.control.problems.warn(left_text(lease, provider_of(sites, lease.provider)))
+                    site = sites.get(lease.provider)
+                    exports = site is not None and bool(site.settings.get(EXPORT))
+                    provider = provider_of(sites, lease.provider)
+                    self.control.problems.warn(left_text(lease, provider, exports=exports))
 
     def _release_builds(self) -> None:
         """End the builds of images, because nobody would continue them."""

@@ -144,8 +144,9 @@ class RentalTerms:
     `region` is the beginning of the name of a region. `max_price_micros` is the highest price per hour in
     micro-units of `currency` (None: no limit, which requires known prices). `max_seconds` is the longest time
     for which one machine may be rented, and `max_cost_micros` the highest cost of one lease. A machine ends
-    itself after `dead_man_seconds` without contact to the control node and without a running job. After a
-    failure, the machine is kept for `keep_on_failure_seconds`, but not longer than the limits allow.
+    itself after `dead_man_seconds` without contact to the control node and without a running job whose result
+    a bucket takes. After a failure, the machine is kept for `keep_on_failure_seconds`, but not longer than
+    the limits allow.
     `accept_no_self_end` permits machines that cannot end themselves. `image` is an image of the provider
     (empty: the provider's image for the type). `disk_bytes` is the size of the machine's disk (None:
     DISK_BYTES). `budget_micros` is the highest cost of all rentals of the resource in one month.

@@ -26,7 +26,8 @@ RENTAL_SETTINGS: Mapping[str, str] = {
     "budget": "the highest cost of all rentals of the resource in one month, for example 200",
     "currency": "the currency of the prices (default: USD)",
     "max_hours": "the longest time for which one machine may be rented, in hours or as 90m (default: 24)",
-    "dead_man": "the time without contact and without a job after which a machine ends itself (default: 15m)",
+    "dead_man": "the time without contact after which a machine ends itself, unless a job runs whose result "
+    "a bucket takes (default: 15m)",
     "keep_on_failure": "the time for which a machine is kept after a failure (default: 0)",
     "accept_no_self_end": "true: permit machines that cannot end themselves",
     "image": "an image of the provider (default: the provider's image for the type of machine)",

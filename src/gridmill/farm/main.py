@@ -485,7 +485,7 @@ def exporter_of(farm: Farm) -> ResultExporter:
             raise unknown_tenant()
         return farm.sandbox_of(tenant)
 
-    return ResultExporter(farm.exports, silent_seconds, sandbox_of, farm.settings.home / "farm" / "exporting")
+    return ResultExporter(farm.exports, silent_seconds, sandbox_of, farm.settings.home / "farm")
 
 
 def _why_one_user(settings: Settings, place: Site) -> str:

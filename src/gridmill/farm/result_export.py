@@ -4,11 +4,16 @@ machine.
 The home gives the farm signed URLs when an attempt starts, and renews them while it is in contact. The URLs
 are only in memory: after a restart of the farm, the home gives them again. The index of a result is uploaded
 after its parts, so that a result with an index is complete.
+
+The watcher of a rented machine lets a job run without contact to its home only if its result can be exported.
+Therefore the farm first writes an empty object with the first URL of each attempt. If the bucket takes it,
+the farm lists the attempt in the file `exportable`.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import field
 from pathlib import Path
@@ -36,6 +41,8 @@ _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 15.0
 _TOUCH_SECONDS = 20.0
 _CLOSE_SECONDS = 5.0
+EXPORTABLE, EXPORTING = "exportable", "exporting"
+"""The files below `farm` in the farm's home that the watcher of a rented machine reads."""
 LEAST_PART_BYTES = 64 << 20
 MOST_PART_BYTES = 5 << 30
 """The largest object that one PUT request can make at S3 ("Amazon S3 quotas", 5 GiB)."""
@@ -57,6 +64,7 @@ class ExportGrants:
         self._lock = threading.Lock()
         self._grants: dict[tuple[str, str], ExportGrant] = {}
         self._done: set[tuple[str, str]] = set()
+        self._checked: set[tuple[str, str]] = set()
 
     def put(self, grant: ExportGrant) -> None:
         """Adds or renews a permission."""
@@ -73,6 +81,17 @@ class ExportGrants:
         with self._lock:
             self._grants.pop((tenant, attempt_id), None)
             self._done.discard((tenant, attempt_id))
+            self._checked.discard((tenant, attempt_id))
+
+    def checked(self, grant: ExportGrant) -> None:
+        """Notes that the bucket has taken an object with a URL of this permission."""
+        with self._lock:
+            self._checked.add((grant.tenant, grant.attempt_id))
+
+    def is_checked(self, grant: ExportGrant) -> bool:
+        """Returns whether the bucket has taken an object with a URL of this permission."""
+        with self._lock:
+            return (grant.tenant, grant.attempt_id) in self._checked
 
     def left(self) -> tuple[ExportGrant, ...]:
         """Returns the permissions whose result was not uploaded."""
@@ -160,6 +179,30 @@ class ExportSandbox(Protocol):
         """Returns the events of a pod that the home has not confirmed."""
 
 
+class ExportableFile:
+    """The file with the ids of the attempts whose results can be exported, one on each line. Its time of
+    change shows that the farm works."""
+
+    def __init__(self, path: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._monotonic = path, monotonic
+        self._text: str | None = None
+        self._touch_at = monotonic()
+        self._path.unlink(missing_ok=True)  # an earlier process of the farm had other URLs
+
+    def write(self, attempt_ids: Iterable[str]) -> None:
+        """Writes the ids if they have changed, and otherwise changes the time of the file every 20 s. Raises
+        OSError."""
+        text = "".join(f"{one}\n" for one in sorted(attempt_ids))
+        if text != self._text:
+            draft = self._path.with_name(f"{self._path.name}.new")
+            draft.write_text(text)
+            draft.replace(self._path)
+        elif self._monotonic() < self._touch_at:
+            return
+        self._path.touch()
+        self._text, self._touch_at = text, self._monotonic() + _TOUCH_SECONDS
+
+
 class ResultExporter:
     """The thread that exports results."""
 
@@ -168,15 +211,15 @@ class ResultExporter:
         grants: ExportGrants,
         silent_seconds: Callable[[str], float],
         sandbox_of: Callable[[str], ExportSandbox],
-        mark: Path,
+        folder: Path,
     ) -> None:
         """`silent_seconds` returns the seconds since the last request of a tenant. `sandbox_of` returns the
-        sandbox of a tenant. `mark` is a file whose time of
-        change shows the watcher of a rented machine that a result is being uploaded."""
+        sandbox of a tenant. `folder` gets the files `exportable` and `exporting`; the time of change of
+        `exporting` shows that a result is being uploaded."""
         self._grants, self._silent_seconds = grants, silent_seconds
-        self._sandbox_of, self._mark = sandbox_of, mark
+        self._sandbox_of, self._mark = sandbox_of, folder / EXPORTING
+        self._exportable = ExportableFile(folder / EXPORTABLE)
         self._over = threading.Event()
-        self._not_before: dict[str, float] = {}
         self._thread = threading.Thread(target=self._run, name="gridmill-export", daemon=True)
 
     def start(self) -> None:
@@ -198,12 +241,27 @@ class ResultExporter:
                 _LOG.exception("results_not_exported")
 
     def tick(self) -> bool:
-        """Uploads the results that are due. Returns False if an upload failed and is tried again."""
-        is_well = True
-        for grant in self._grants.left():
+        """Checks the bucket of new attempts, and uploads the results that are due. Returns False if a request
+        to the bucket failed and is tried again."""
+        grants = self._grants.left()
+        checks = [self._check(one) for one in grants if not self._over.is_set()]
+        is_well = all(checks)
+        self._exportable.write({one.attempt_id for one in grants if self._grants.is_checked(one)})
+        for grant in grants:
             if not self._over.is_set() and due(grant, self._silent_seconds(grant.tenant)):
                 is_well &= self._export(grant)
         return is_well
+
+    def _check(self, grant: ExportGrant) -> bool:
+        if self._grants.is_checked(grant):
+            return True
+        try:
+            self._sandbox_of(grant.tenant).files.put_object(grant.export.urls[0], b"")
+        except (GridmillError, OSError) as error:
+            _LOG.warning("bucket_takes_no_result attempt=%s reason=%s", grant.attempt_id, error)
+            return False
+        self._grants.checked(grant)
+        return True
 
     def _export(self, grant: ExportGrant) -> bool:
         try:

@@ -30,12 +30,14 @@ LEASE = Lease(
 
 
 def test_a_machine_that_is_left_running_is_described_with_the_commands_that_end_it():
-    assert left_text(LEASE, "aws") == (
+    assert left_text(LEASE, "aws", exports=True) == (
         "lease lease-3 is still open while the control node ends. Machine i-1 costs 1.00 USD per hour;"
         " `gridmill stop lease lease-3` ends it, and `gridmill reap aws --owner grid-7f3a --lease lease-3"
         " --yes` ends it without the control node. Without a control node, the machine ends itself 15 m 00 s"
         " after its last job has ended, but at the latest 2 h 00 m after its start"
     )
+    without = left_text(LEASE, "aws", exports=False)
+    assert "ends itself 15 m 00 s after the last contact, also while a job runs, but at the latest" in without
 
 
 def test_the_provider_of_a_site_is_the_kind_that_reap_needs():

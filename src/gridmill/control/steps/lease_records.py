@@ -223,14 +223,16 @@ def machine_text(lease: Lease, provider: str) -> str:
     )
 
 
-def left_text(lease: Lease, provider: str) -> str:
-    """Return a warning about a lease that is open while the control node ends."""
+def left_text(lease: Lease, provider: str, *, exports: bool) -> str:
+    """Return a warning about a lease that is open while the control node ends. `exports` is whether a bucket
+    takes the results of its jobs, so that a running job may continue."""
     dead_man = show_seconds(lease.terms.dead_man_seconds)
     what = f"lease {lease.id} is still open while the control node ends{machine_text(lease, provider)}"
     if lease.terms.accept_no_self_end:
         return f"{what}. The machine does not end itself. The next control node of this home continues"
     longest = show_seconds(lease.terms.max_seconds)
+    since = "its last job has ended" if exports else "the last contact, also while a job runs"
     return (
-        f"{what}. Without a control node, the machine ends itself {dead_man} after its last job has ended,"
+        f"{what}. Without a control node, the machine ends itself {dead_man} after {since},"
         f" but at the latest {longest} after its start"
     )

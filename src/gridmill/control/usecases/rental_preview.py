@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from gridmill.control.steps.inputs import leaves_checkpoints
 from gridmill.domain.amounts import Amounts, show_seconds
 from gridmill.domain.frozen import dataclass, replace
-from gridmill.domain.job import Job
+from gridmill.domain.job import Job, JobKind
 from gridmill.domain.lease import Lease
+from gridmill.domain.machine import SelfEnd
 from gridmill.domain.rental_terms import AFTER_CAP_SECONDS, EXPORT, rental_terms
 from gridmill.domain.resource import Resource
 from gridmill.domain.site import Site, SiteKind
@@ -108,7 +109,7 @@ def with_rentals(
 ) -> PlannedJob:
     """Return the planned job with the machines that would be rented, and with the resource that its deadline
     and its budget choose. Raises InputError if a setting of a resource is invalid."""
-    previews = _previews(planned, resources, facts)
+    previews = _previews(planned, job, resources, facts)
     if leaves_checkpoints(job):
         previews = _with_warnings(previews, planned, resources, facts)
     rentals = {name: one.rental for name, one in previews.items() if one.rental is not None}
@@ -156,7 +157,7 @@ def _with_warnings(
 
 
 def _previews(
-    planned: PlannedJob, resources: Mapping[str, Resource], facts: RentalFacts
+    planned: PlannedJob, job: Job, resources: Mapping[str, Resource], facts: RentalFacts
 ) -> dict[str, RentalPreview]:
     times = {one.resource: (one.run_seconds, one.transfer) for one in planned.alternatives}
     times.setdefault(planned.resource, (planned.sizing.expected_seconds, planned.transfer))
@@ -175,14 +176,31 @@ def _previews(
             run_seconds=run_seconds,
             transfer=transfer,
         )
-        rental = preview.rental and replace(preview.rental, away=_away_text(site))
+        away = away_text(job.kind, resource, site, facts.markets[resource.site].market.self_end)
+        rental = preview.rental and replace(preview.rental, away=away)
         previews[name] = replace(preview, rental=rental)
     return previews
 
 
-def _away_text(site: Site) -> str:
-    """Return where the machines of a site store results while the control node is away; empty if they stay on
-    the machine."""
-    bucket = site.settings.get(EXPORT, "")
-    hours = show_seconds(AFTER_CAP_SECONDS)
-    return f"results go to {bucket}, by signed URLs until {hours} after max_hours" if bucket else ""
+def away_text(kind: JobKind, resource: Resource, site: Site, self_end: SelfEnd) -> str:
+    """Return one sentence about the machine of a job of this kind while the control node is away: whether a
+    running job holds off the dead-man timer, because a bucket takes its result."""
+    terms, bucket = rental_terms(resource, site), site.settings.get(EXPORT, "")
+    dead_man, longest = show_seconds(terms.dead_man_seconds), show_seconds(terms.max_seconds)
+    if bucket and kind is not JobKind.SERVICE:
+        until = f"until {show_seconds(AFTER_CAP_SECONDS)} after max_hours"
+        return (
+            f"the job runs on, at the longest until the machine has run for {longest}, and its result goes "
+            f"to {bucket} by signed URLs that are valid {until}; without a running job, "
+            f"{_timer(self_end, dead_man)}"
+        )
+    why = "a service counts as no job" if bucket else f"site {site.name} has no bucket for results (`export`)"
+    return f"{_timer(self_end, dead_man)}, also while the job runs, because {why}; then the job runs again"
+
+
+def _timer(self_end: SelfEnd, dead_man: str) -> str:
+    if self_end is SelfEnd.PROVIDER_TIMER:
+        return "the machine waits for the control node until the provider ends it after max_hours"
+    if self_end is SelfEnd.NONE:
+        return "the machine does not end until `gridmill reap` or the control node ends it"
+    return f"the machine ends itself after {dead_man} without contact"

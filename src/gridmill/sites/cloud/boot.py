@@ -47,9 +47,9 @@ TRUE)."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSettings:
     """The settings of a machine's watcher. The machine ends itself after `dead_man_seconds` without contact
-    and without a running job, and after `cap_seconds` in any case. `end_command` ends the machine, and
-    `notice_command` prints the provider's notice that it will end the machine (empty: there are no such
-    notices). The watcher looks every `step_seconds`."""
+    and without a running job whose result can be exported, and after `cap_seconds` in any case. `end_command`
+    ends the machine, and `notice_command` prints the provider's notice that it will end the machine (empty:
+    there are no such notices). The watcher looks every `step_seconds`."""
 
     dead_man_seconds: int
     cap_seconds: int

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Ends this machine when nobody needs it any more: after DEAD_MAN seconds without contact to the control node and
-# without a running job, and when it has run for CAP seconds. Times come from /proc/uptime, because the wall
-# clock may jump. Settings are read again in each round, and the state is in RUN/state. Only the
-# command END can end the machine.
+# without a running job whose result can be exported, and when it has run for CAP seconds. Times come from
+# /proc/uptime, because the wall clock may jump. Settings are read again in each round, and the state is in
+# RUN/state. Only the command END can end the machine.
 umask 077
 dir=${GRIDMILL_WATCH:-/var/lib/gridmill/watch}
 . "$dir/settings"
@@ -15,12 +15,15 @@ store() { echo "$2" > "$1.new" && mv -f "$1.new" "$1"; }
 
 lives() { [ -e "$1/lock" ] && grep -q "FLOCK .*:$(stat -c %i "$1/lock") " /proc/locks; }
 
-busy() {  # whether an attempt runs in a pod that is alive, which means that the pod holds its lock
+busy() {  # whether an attempt runs whose result can be exported, in a pod that is alive and so holds its lock
+    # the farm writes the ids of these attempts, and changes the time of the file every 20 s
+    [ -n "$(find "$FARM/farm/exportable" -mmin -2 2>/dev/null)" ] || return 1
     for order in "$FARM"/farm/tenants/*/home/attempts/*/order.json; do
         [ -e "$order" ] || continue
         home=${order%/attempts/*}
         attempt=${order%/order.json}
         attempt=${attempt##*/}
+        grep -qsxF -e "$attempt" "$FARM/farm/exportable" || continue
         for pod in "$home"/pods/*; do
             # the files of an ended attempt stay until the control node has confirmed its end
             grep -qs "^$attempt " "$pod/attempts" && lives "$pod" &&
@@ -71,7 +74,7 @@ while :; do
     if [ "$used" -ge "$CAP" ]; then
         finish "it has run for $used s, the longest time for which it may be rented"
     elif [ "$silent" -ge "$DEAD_MAN" ]; then
-        finish "for $silent s it had no contact to the control node and no running job"
+        finish "for $silent s it had no contact to the control node and no running job whose result it can export"
     fi
     sleep "$STEP"
 done

@@ -23,6 +23,7 @@ from uuid import uuid4
 from gridmill.codec import decode, encode
 from gridmill.domain.farm_protocol import BucketObject, ChunkSlice, ExportedResult, ResultExport
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import AttemptOrder, EventType, PodEvent
 from gridmill.domain.rental_terms import LONGEST_SIGNATURE_SECONDS
 from gridmill.domain.route import Staging
@@ -352,8 +353,9 @@ class MachineExports:
         self._renew_at = monotonic()
 
     def starts(self, order: AttemptOrder, pod_id: str) -> None:
-        """Gives the machine the URLs for the result of an attempt. Gangs export no results."""
-        if not self._exports.url or order.gang is not None:
+        """Gives the machine the URLs for the result of an attempt. In a gang, each rank reports its end in
+        this way, and only rank 0 has files. A service has no result."""
+        if not self._exports.url or order.job.kind is JobKind.SERVICE:
             return
         try:
             export = self._exports.grant(order, pod_id, self._until, self._dead_man_seconds)

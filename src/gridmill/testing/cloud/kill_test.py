@@ -1,7 +1,8 @@
 """The kill test of rented machines: seeded schedules of faults, each told once and judged by the oracle.
 
 A schedule has one fault at one step of the life of a rental, and a control node that starts again at once,
-after a minute, or never. `schedules` lists the schedules, and `tell` executes one of them.
+after a minute, after the machines have ended themselves, or never. `schedules` lists the schedules, and
+`tell` executes one of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,10 @@ from gridmill.testing.faults import Fault, FaultScript, FaultyStore
 from gridmill.testing.simulation import kill
 
 DEAD_MAN_SECONDS = 900.0
-JOB_SECONDS = 60.0
+JOB_SECONDS, LONG_JOB_SECONDS = 60.0, 1800.0
+"""How long a job runs. A long job runs longer than a machine waits for its control node."""
+LATE_SECONDS = 3600.0
+"""After this time, a control node starts again when its machines have ended themselves."""
 HORIZON_SECONDS = 4 * 3600.0
 """How long a story may last in simulated time."""
 FAULT_SECONDS = 120.0
@@ -73,7 +77,8 @@ class Schedule:
     commit or the call number `at`, counted from 1. Another fault begins at the time `at` in seconds.
     `restart_after` is the time after which an ended control node starts again, or infinite. A second fault
     `also`, which ends no control node, begins at the time `also_at`. With `lag`, lists of the provider are
-    late."""
+    late. Each job runs for `job_seconds`. With `exports`, a bucket takes the results of jobs, so that a
+    running job holds off the dead-man timer."""
 
     mode: SelfEnd
     disaster: Disaster
@@ -84,6 +89,15 @@ class Schedule:
     seed: int = 0
     also: Disaster = Disaster.NONE
     also_at: float = 0.0
+    job_seconds: float = JOB_SECONDS
+    exports: bool = False
+
+    @property
+    def longest_alone_seconds(self) -> float:
+        """The longest time for which a machine that works may run without contact."""
+        if self.mode is SelfEnd.NONE or self.has(Disaster.DEFECT):
+            return inf
+        return DEAD_MAN_SECONDS + (self.job_seconds if self.exports else 0.0) + 60.0
 
     @property
     def faults(self) -> tuple[tuple[float, Disaster], ...]:
@@ -122,12 +136,18 @@ class Outcome:
             # a machine that hangs is given up after the time without contact
             hangs = schedule.has(Disaster.DEFECT)
             found = verdict.problems(DEAD_MAN_SECONDS + 60.0 if hangs else RELEASE_SECONDS)
-            return found if self.is_over else (*found, "the control node never finishes")
+            found = found if self.is_over else (*found, "the control node never finishes")
+            return (*found, *self._alone())
         most = DEAD_MAN_SECONDS + JOB_SECONDS + 60.0
         if schedule.mode is SelfEnd.NONE:
             most = inf
             verdict = replace(verdict, leaked=())
-        return replace(verdict, resources=(), lost=()).problems(most)
+        return (*replace(verdict, resources=(), lost=()).problems(most), *self._alone())
+
+    def _alone(self) -> Iterator[str]:
+        seconds = self.verdict.alone_seconds
+        if seconds > self.schedule.longest_alone_seconds:
+            yield f"a machine ran {seconds:.0f} s without contact"
 
     @property
     def _was_ended(self) -> bool:
@@ -183,13 +203,14 @@ def simulation_of(schedule: Schedule, store: Store, counter: _Counter) -> Rental
         store=FaultyStore(store, counter, kill=kill),
         seed=schedule.seed,
         restart_after=schedule.restart_after,
-        job_seconds=JOB_SECONDS,
+        job_seconds=schedule.job_seconds,
         bad_machines=1 + schedule.seed % 2 if schedule.has(Disaster.BAD_MACHINE) else 0,
         machines=schedule.machines + 2,
         settings={
             "dead_man": f"{DEAD_MAN_SECONDS:g}s",
             "max_hours": "1",
             "accept_no_self_end": "true",
+            **({"export": "s3://simulated/results"} if schedule.exports else {}),
             **({"spot": "true"} if schedule.has(Disaster.SPOT) else {}),
         },
         at_call=counter.at_call,
@@ -368,6 +389,7 @@ def every_step(mode: SelfEnd, restarts: Sequence[float], *, quiet: Outcome) -> I
                     restart_after=restart,
                     lag=at % 2 == 1,
                     seed=at,
+                    exports=at % 4 >= 2,
                 )
 
 
@@ -381,7 +403,8 @@ def random_schedules(
     seconds_faults = tuple(one for one in disasters if one not in ENDS)
     for number in range(count):
         disaster = disasters[number % len(disasters)]
-        restart = random.choice((0.0, 60.0, inf)) if disaster in ENDS else 0.0
+        restart = random.choice((0.0, 60.0, LATE_SECONDS, inf)) if disaster in ENDS else 0.0
+        is_long, exports = random.random() < 0.3, random.random() < 0.5
         # a machine that hangs cannot end itself, so that only a control node can end it
         impossible = {disaster, Disaster.DEFECT} if restart == inf else {disaster}
         others = [one for one in seconds_faults if one not in impossible]
@@ -395,4 +418,6 @@ def random_schedules(
             also=random.choice(others) if random.random() < 0.5 else Disaster.NONE,
             also_at=random.uniform(0.0, seconds),
             seed=random.randrange(2**32),
+            job_seconds=LONG_JOB_SECONDS if is_long else JOB_SECONDS,
+            exports=exports,
         )

@@ -42,12 +42,14 @@ class Story:
 class Verdict:
     """The judgement of a story. `beyond_seconds` is the longest time for which a machine was billed although
     it was not needed, and although it could have been ended. `unneeded_micros` is the cost of these times of
-    all machines."""
+    all machines. `alone_seconds` is the longest time for which a machine that had booted was billed without
+    contact to the control node."""
 
     leaked: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
     beyond_seconds: float = 0.0
     unneeded_micros: int = 0
+    alone_seconds: float = 0.0
     lost: tuple[str, ...] = ()
     twice: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
@@ -79,6 +81,7 @@ def judge(story: Story) -> Verdict:
         resources=tuple(f"{one.kind} {one.id}" for one in account.resources_alive(story.owner)),
         beyond_seconds=max(beyond, default=0.0),
         unneeded_micros=round(sum(costs)),
+        alone_seconds=max((_alone(one, story) for one in machines), default=0.0),
         lost=tuple(story.unfinished),
         twice=tuple(job for job, count in Counter(story.accepted).items() if count > 1),
         foreign=tuple(_foreign(account.calls, story)),
@@ -93,6 +96,11 @@ def _beyond(one: SimulatedMachine, story: Story) -> float:
     since = max(needed, story.died if story.died < inf else story.reachable_since)
     end = min(one.ended, story.account.clock.monotonic())
     return max(0.0, end - max(since, one.started))
+
+
+def _alone(one: SimulatedMachine, story: Story) -> float:
+    """Returns how long a machine was billed after its last contact, or after its boot if it had none."""
+    return max(0.0, min(one.ended, story.account.clock.monotonic()) - max(one.boots_at, one.last_contact))
 
 
 def _foreign(calls: Iterable[RecordedCall], story: Story) -> Iterable[str]:

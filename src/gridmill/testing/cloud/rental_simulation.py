@@ -14,6 +14,7 @@ from gridmill.domain.job import Job, JobKind
 from gridmill.domain.lease import Lease
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import AttemptOrder
+from gridmill.domain.rental_terms import EXPORT
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.site import Site, SiteKind
@@ -39,8 +40,8 @@ class RentalSimulation:
     """A control node that rents machines of an account, on a fake clock.
 
     If the control node is killed, it starts again `restart_after` seconds later; infinite means never.
-    `settings` are settings of the site. Several simulations can share an account, a clock and no more: each
-    of them has its own `owner`.
+    `settings` are settings of the site; with a bucket `export`, results outlast their machines. Several
+    simulations can share an account, a clock and no more: each of them has its own `owner`.
     """
 
     account: SimulatedAccount
@@ -50,7 +51,6 @@ class RentalSimulation:
     seed: int = 0
     restart_after: float = 0.0
     job_seconds: float = 60.0
-    job_holds: bool = True
     bad_machines: int = 0
     machines: int = 4
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class RentalSimulation:
             self._behave,
             self.provider,
             owner=self.owner,
-            job_holds=self.job_holds,
+            exports=bool(self.settings.get(EXPORT)),
             bad_machines=self.bad_machines,
             machines=self.machines,
         )

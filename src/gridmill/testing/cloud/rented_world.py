@@ -19,6 +19,8 @@ from gridmill.testing.simulated_site import Behaviour, SimulatedPod, SimulatedWo
 
 PREPARE_SECONDS = 10.0
 """How long the installation of a machine takes after its SSH server answers."""
+EXPORT_SECONDS = 120.0
+"""The time without contact after which a machine exports the results of its jobs."""
 RECONNECT_SECONDS = 5.0
 """The time between two attempts of a pod to connect to a control node that does not answer."""
 _CONTACT = (LeaseState.BOOTING, LeaseState.READY)
@@ -29,8 +31,9 @@ class RentedWorld(SimulatedWorld):
 
     By default, the site has `machines` nodes of each type. The pods of a machine live as long as their
     machine. While the control node lives and has a network, its
-    leases count as in contact with their machines. With `job_holds`, a running job counts as contact too.
-    The check of the first `bad_machines` machines finds a defect.
+    leases count as in contact with their machines. With `exports`, a bucket takes the results of jobs: a
+    running job counts as contact too, and the results outlast the machine. The check of the first
+    `bad_machines` machines finds a defect.
     """
 
     def __init__(
@@ -42,12 +45,12 @@ class RentedWorld(SimulatedWorld):
         owner: str = "grid-a",
         nodes: tuple[Node, ...] = (),
         machines: int = 4,
-        job_holds: bool = True,
+        exports: bool = False,
         bad_machines: int = 0,
     ) -> None:
         super().__init__(clock, behave, nodes=nodes or slots_of(provider, machines))
         self.owner, self.provider, self.account = owner, provider, provider.account
-        self.job_holds, self.bad_machines = job_holds, bad_machines
+        self.exports, self.bad_machines = exports, bad_machines
         self.is_node_alive = True
         self._heartbeat = clock.monotonic()
         self.machine_of_pod: dict[str, str] = {}
@@ -57,6 +60,8 @@ class RentedWorld(SimulatedWorld):
         self._leases: dict[str, Lease] | None = None
         self._orders: dict[str, PodOrder] = {}
         self._gone: dict[str, str] = {}
+        self.exported: dict[str, tuple[PodEvent, ...]] = {}
+        """The events in the bucket, by pod."""
 
     # --- RentingSite
 
@@ -68,7 +73,7 @@ class RentedWorld(SimulatedWorld):
         """See RentingSite."""
         terms = lease.terms
         timers = MachineTimers(
-            dead_man_seconds=terms.dead_man_seconds, job_holds=self.job_holds, max_seconds=terms.max_seconds
+            dead_man_seconds=terms.dead_man_seconds, job_holds=self.exports, max_seconds=terms.max_seconds
         )
         request = LaunchRequest(
             token=launch_try.token,
@@ -172,9 +177,12 @@ class RentedWorld(SimulatedWorld):
         return self._pod_report(pod_id)
 
     def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
-        """Returns the events of a GONE pod, if its machine still answers."""
+        """Returns the events of a GONE pod from its machine, or from the bucket if the machine does not
+        answer any more."""
         machine = self.account.every.get(self.machine_of_pod.get(pod_id, ""))
-        return super().undelivered_events(pod_id) if machine is not None and self._reach(machine) else ()
+        if machine is not None and self._reach(machine):
+            return super().undelivered_events(pod_id)
+        return self.exported.get(pod_id, ())
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
         """Ends pods. A machine that does not answer is given up, because it is returned afterwards."""
@@ -215,6 +223,14 @@ class RentedWorld(SimulatedWorld):
         self._start_waiting()
         super().step()
         self._note_jobs()
+        self._export_results()
+
+    def _export_results(self) -> None:
+        """Puts the results of ended jobs into the bucket, if the control node has been silent."""
+        for pod_id, pod in self.pods.items() if self.exports else ():
+            machine = self.account.every[self.machine_of_pod[pod_id]]
+            if self.clock.monotonic() - machine.last_contact >= EXPORT_SECONDS and not pod.running:
+                self.exported[pod_id] = tuple(pod.journal)
 
     def _can_connect(self) -> bool:
         return self.is_node_alive and not self.provider.is_cut

@@ -182,13 +182,15 @@ def test_the_same_mark_is_no_contact(tmp_path):
     assert "no contact" in watched.reason()
 
 
-def attempt(watched: Watched) -> Path:
+def attempt(watched: Watched, exportable: str = "a-1") -> Path:
     home = watched.farm / "farm" / "tenants" / "t" / "home"
     (home / "attempts" / "a-1").mkdir(parents=True)
     (home / "attempts" / "a-1" / "order.json").write_text("{}")
     (home / "pods" / "p").mkdir(parents=True)
     (home / "pods" / "p" / "lock").touch()
     (home / "pods" / "p" / "attempts").write_text("a-0 11 5\na-1 0 0\n")
+    if exportable:
+        (watched.farm / "farm" / "exportable").write_text(f"{exportable}\n")
     return home / "pods" / "p" / "lock"
 
 
@@ -204,6 +206,31 @@ def test_a_running_job_stops_the_dead_man_timer_but_not_the_cap(tmp_path):
             until(watched.ended.exists)
         os.killpg(pod.pid, signal.SIGKILL)
     assert "the longest time" in watched.reason()
+
+
+@pytest.mark.parametrize("exportable", ["", "a-0", "a-12", "a-."])
+def test_a_job_whose_result_no_bucket_takes_does_not_stop_the_dead_man_timer(tmp_path, exportable):
+    watched = Watched(tmp_path, dead_man_seconds=1)
+    lock = attempt(watched, exportable)
+    with subprocess.Popen(["flock", str(lock), "sleep", "60"], start_new_session=True) as pod:
+        until(lambda: _is_locked(lock))
+        with watched.watching():
+            until(watched.ended.exists)
+        os.killpg(pod.pid, signal.SIGKILL)
+    assert "no running job whose result it can export" in watched.reason()
+
+
+def test_a_list_of_jobs_that_the_farm_does_not_renew_does_not_stop_the_dead_man_timer(tmp_path):
+    watched = Watched(tmp_path, dead_man_seconds=1)
+    lock = attempt(watched)
+    old = time.time() - 600
+    os.utime(watched.farm / "farm" / "exportable", (old, old))
+    with subprocess.Popen(["flock", str(lock), "sleep", "60"], start_new_session=True) as pod:
+        until(lambda: _is_locked(lock))
+        with watched.watching():
+            until(watched.ended.exists)
+        os.killpg(pod.pid, signal.SIGKILL)
+    assert "no running job" in watched.reason()
 
 
 def test_a_job_that_has_ended_without_contact_is_not_running(tmp_path):
