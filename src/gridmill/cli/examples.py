@@ -20,6 +20,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "update": (
         "update service rain --model weather/lstm@champion",
         "update service rain --replicas 4",
+        "update service rain --timeout 2s --cors https://shop.example",
     ),
     "rollback": ("rollback service rain", "rollback service rain --no-wait"),
     "start": (

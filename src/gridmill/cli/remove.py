@@ -6,17 +6,20 @@ import typer
 
 from gridmill.cli.completion import complete_names, complete_nouns
 from gridmill.cli.secrets import remove_secret
+from gridmill.cli.service_options import remove_key
 from gridmill.cli.session import Json, emit, session
 from gridmill.domain.amounts import show_bytes, show_count
 from gridmill.domain.views import RemovalPreview
 from gridmill.errors import InputError
 from gridmill.sdk.lookup import ARTIFACTS, REMOVED, Noun, find_noun, read_noun, remove_noun
 
+KEY = "key"
+"""The word for an API key of a service, which is not a record of its own."""
 Removed = Annotated[
     str,
     typer.Argument(
         metavar="NOUN",
-        help=f"One of {', '.join((*REMOVED, *sorted(ARTIFACTS)))}.",
+        help=f"One of {', '.join((*REMOVED, KEY, *sorted(ARTIFACTS)))}.",
         autocompletion=complete_nouns,
         show_default=False,
     ),
@@ -51,8 +54,10 @@ def remove(
     `gridmill remove model weather/lstm@3` deletes one version, and `gridmill remove model weather/lstm`
     deletes all versions of the model. A version that an active run may use is never deleted. `gridmill
     remove run weather-3` deletes a finished run with its logs and its report. The versions that the run made
-    are not deleted.
+    are not deleted. `gridmill remove key SERVICE/NAME` deletes an API key of a service.
     """
+    if noun == KEY:
+        return remove_key(context, name, json)
     kind = read_noun(noun)
     if kind == Noun.RUN and not force:
         return _remove_run(context, name, dry_run, json)

@@ -29,6 +29,22 @@ from gridmill.cli.format import (
 )
 from gridmill.cli.leases import tell_leases
 from gridmill.cli.parameters import Adopt, File, Force, Set, read_set
+from gridmill.cli.service_options import (
+    AcceptOpen,
+    Certificate,
+    Cors,
+    Host,
+    KeyFile,
+    LogBodies,
+    LogRequests,
+    MaxBatch,
+    MaxBody,
+    MaxWait,
+    QueueLimit,
+    RequireKeys,
+    Timeout,
+    service_settings,
+)
 from gridmill.cli.services import (
     Model,
     OfProject,
@@ -231,6 +247,19 @@ def start(
     resource: OfService = "",
     port: Port = 0,
     project: OfProject = "",
+    host: Host = None,
+    certificate: Certificate = None,
+    key: KeyFile = None,
+    require_keys: RequireKeys = None,
+    accept_open: AcceptOpen = None,
+    cors: Cors = None,
+    log_requests: LogRequests = None,
+    log_bodies: LogBodies = None,
+    max_batch: MaxBatch = None,
+    max_wait: MaxWait = None,
+    timeout: Timeout = None,
+    queue_limit: QueueLimit = None,
+    max_body: MaxBody = None,
     wait: WaitForService = True,
     json: Json = False,
 ) -> None:
@@ -242,12 +271,34 @@ def start(
     moves, the service serves the new version, without a failed request. Without --model, a stopped service
     starts again. The options from --model on are options of a service.
     """
+    settings = service_settings(
+        host=host,
+        certificate=certificate,
+        key=key,
+        require_keys=require_keys,
+        accept_open=accept_open,
+        cors=cors,
+        log_requests=log_requests,
+        log_bodies=log_bodies,
+        max_batch=max_batch,
+        max_wait=max_wait,
+        timeout=timeout,
+        queue_limit=queue_limit,
+        max_body=max_body,
+    )
     if noun == Startable.SERVICE:
         options = StartOptions(
-            model=model, replicas=replicas or 1, resource=resource, port=port, project=project or DEFAULT
+            model=model,
+            replicas=replicas or 1,
+            resource=resource,
+            port=port,
+            project=project or DEFAULT,
+            settings=settings,
         )
         return start_service(context, str(what), options, wait=wait, as_json=json)
-    refuse_service_options(model=model, replicas=replicas, resource=resource, port=port, project=project)
+    refuse_service_options(
+        settings, model=model, replicas=replicas, resource=resource, port=port, project=project
+    )
     if noun == Startable.BACKFILL:
         raise InputError("`start` has no options of a backfill", hint=f"gridmill start backfill {what} ...")
     if noun == Startable.RUN:

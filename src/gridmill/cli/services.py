@@ -12,6 +12,23 @@ from rich.text import Text
 
 from gridmill.cli.completion import complete_services
 from gridmill.cli.format import moment
+from gridmill.cli.service_options import (
+    AcceptOpen,
+    Certificate,
+    Cors,
+    Host,
+    KeyFile,
+    LogBodies,
+    LogRequests,
+    MaxBatch,
+    MaxBody,
+    MaxWait,
+    QueueLimit,
+    RequireKeys,
+    Timeout,
+    service_settings,
+    settings_facts,
+)
 from gridmill.cli.session import InterruptHandler, Json, emit, print_error, session
 from gridmill.cli.tables import COLOURS, table
 from gridmill.domain.amounts import show_count
@@ -19,6 +36,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import LAST_PORT
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.service import ServiceState, ServiceView
+from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
 from gridmill.domain.serving import ReplicaReport
 from gridmill.errors import InputError, UnavailableError
 from gridmill.sdk.client import Client
@@ -69,7 +87,7 @@ Port = Annotated[
         min=0,
         max=LAST_PORT,
         metavar="PORT",
-        help="Port on 127.0.0.1. Default: a free port, which stays the same.",
+        help="Port of the service. Default: a free port, which stays the same.",
         show_default=False,
     ),
 ]
@@ -91,6 +109,7 @@ class StartOptions:
     resource: str = ""
     port: int = 0
     project: str = DEFAULT
+    settings: ServiceSettings = NO_SETTINGS
 
 
 def start_service(
@@ -105,15 +124,21 @@ def start_service(
             resource=options.resource,
             port=options.port,
             project=options.project,
+            settings=options.settings,
         )
         view = _wait(client, view) if wait else view
     _print(view, as_json=as_json)
     _check(view, waited=wait)
 
 
-def refuse_service_options(**options: object) -> None:
+def refuse_service_options(settings: ServiceSettings, **options: object) -> None:
     """Raise InputError if an option of services is given for another noun."""
     given = next((name for name, value in options.items() if value), None)
+    if given is None and settings != NO_SETTINGS:
+        raise InputError(
+            "an option of services is given for another noun",
+            hint="gridmill start --help shows the options of services.",
+        )
     if given is not None:
         raise InputError(
             f"--{given} is an option of services", hint="gridmill start service NAME --model PIPELINE/JOB@3"
@@ -137,6 +162,20 @@ def update(
     name: Name,
     model: Model = "",
     replicas: Replicas = None,
+    port: Port = 0,
+    host: Host = None,
+    certificate: Certificate = None,
+    key: KeyFile = None,
+    require_keys: RequireKeys = None,
+    accept_open: AcceptOpen = None,
+    cors: Cors = None,
+    log_requests: LogRequests = None,
+    log_bodies: LogBodies = None,
+    max_batch: MaxBatch = None,
+    max_wait: MaxWait = None,
+    timeout: Timeout = None,
+    queue_limit: QueueLimit = None,
+    max_body: MaxBody = None,
     expected: Annotated[
         int | None,
         typer.Option(
@@ -149,16 +188,34 @@ def update(
     wait: Wait = True,
     json: Json = False,
 ) -> None:
-    """Change the version or the number of replicas of a running service, without a failed request.
+    """Change the version, the number of replicas or the settings of a running service, without a failed
+    request.
 
     The new replicas start first, and the old replicas answer their running requests before they end. A
     version with other features or other predictions is refused.
     """
     del noun
-    if not model and replicas is None:
+    settings = service_settings(
+        host=host,
+        certificate=certificate,
+        key=key,
+        require_keys=require_keys,
+        accept_open=accept_open,
+        cors=cors,
+        log_requests=log_requests,
+        log_bodies=log_bodies,
+        max_batch=max_batch,
+        max_wait=max_wait,
+        timeout=timeout,
+        queue_limit=queue_limit,
+        max_body=max_body,
+    )
+    if not model and replicas is None and not port and settings == NO_SETTINGS:
         raise InputError("nothing to change", hint=f"gridmill update service {name} --model PIPELINE/JOB@3")
     with session(context) as client:
-        view = client.update_service(name, model=model, replicas=replicas, expected=expected)
+        view = client.update_service(
+            name, model=model, replicas=replicas, port=port, settings=settings, expected=expected
+        )
         view = _wait(client, view) if wait else view
     _print(view, as_json=json)
     _check(view, waited=wait)
@@ -258,6 +315,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("replicas", f"{view.ready} of {service.replicas} ready"),
         ("generation", service.generation),
         ("run", service.run_id),
+        *settings_facts(service),
         ("resource", service.resource),
         ("project", service.project if service.project != DEFAULT else ""),
         ("since", moment(view.since)),

@@ -100,6 +100,8 @@ TIMES: Mapping[str, frozenset[str]] = {
     "ScheduleView": frozenset({"next"}),
     "Secret": frozenset({"created", "changed"}),
     "SecretView": frozenset({"created", "changed"}),
+    "ServiceKey": frozenset({"created"}),
+    "NewServiceKey": frozenset({"created"}),
     "Service": frozenset({"created", "started", "changed", "ended"}),
     "ServiceReport": frozenset({"started_at", "written_at", "last_failure_at"}),
     "ServiceView": frozenset({"since"}),

@@ -19,6 +19,7 @@ from gridmill.cli.cloud_providers import (
 from gridmill.cli.farm_status import gpu_slot_texts
 from gridmill.cli.format import amounts, node_count
 from gridmill.cli.secrets import add_secret
+from gridmill.cli.service_options import add_key
 from gridmill.cli.session import Json, console, emit, host_of, session, settings_of
 from gridmill.cli.session import print_error as tell
 from gridmill.cli.tables import table
@@ -38,6 +39,7 @@ class Addable(StrEnum):
     CLUSTER = "cluster"
     SECRET = "secret"
     CLOUDPROVIDER = "cloudprovider"
+    KEY = "key"
 
 
 Address = Annotated[
@@ -85,13 +87,16 @@ def add(
     context: typer.Context,
     what: Annotated[
         Addable,
-        typer.Argument(metavar="NOUN", help="site, cluster, cloudprovider or secret.", show_default=False),
+        typer.Argument(
+            metavar="NOUN", help="site, cluster, cloudprovider, secret or key.", show_default=False
+        ),
     ],
     name: Annotated[
         str,
         typer.Argument(
             metavar="NAME",
-            help="Name of the site, as in `at: NAME`, or of the secret or cloud provider.",
+            help="Name of the site, as in `at: NAME`, or of the secret or cloud provider. For a key: "
+            "SERVICE/NAME.",
             show_default=False,
         ),
     ],
@@ -133,18 +138,21 @@ def add(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Add a site, a farm (`cluster`), a cloud provider or a secret.
+    """Add a site, a farm (`cluster`), a cloud provider, a secret or an API key of a service.
 
     Gridmill connects to a site immediately. For a cloud provider, Gridmill checks the credentials, the rights
     and the quotas. The value of a secret is read from --file, from standard input, or from a prompt without
     echo. The value is stored encrypted and never shown. If the secret exists, its value is replaced.
+    `gridmill add key SERVICE/NAME` makes an API key of a service, and prints it once.
     """
     options = ProviderOptions(region=region, profile=profile, access_key_id=access_key_id, secret=secret)
     if what != Addable.CLOUDPROVIDER:
         options.check_none(what)
-    if what == Addable.SECRET:
+    if what in (Addable.SECRET, Addable.KEY):
         _check_secret_options(kind, address, controller, join)
-        return add_secret(context, name, file, json)
+        return (
+            add_secret(context, name, file, json) if what == Addable.SECRET else add_key(context, name, json)
+        )
     if file is not None:
         raise InputError("only a secret is read from a file", place="--file")
     settings = {**read_settings(set or ()), **bucket_settings(export, shared, endpoint)}

@@ -12,6 +12,8 @@ from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.run import JobRun, Run
+from gridmill.domain.service_keys import ServiceKey, key_lines
+from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, with_settings
 from gridmill.domain.service_size import ServiceSize, memory_for
 from gridmill.domain.service_spec import DRAIN_SECONDS, ServiceSpec
 from gridmill.domain.serving import ReplicaState, Scaling, ServedVersion, ServiceOrder, ServiceReport
@@ -56,8 +58,9 @@ class Service:
     `model` is the reference from which the version follows, as a user gave it. `follows` is the alias
     (`pipeline/job@alias`) that the service follows, or empty if its version only changes by an update.
     `previous` is the version that the service served before the last update; empty if there is none.
-    `generation` increases with each change of the version or of the number of replicas. `port` is 0 until the
-    first replica listens; after that, the port stays the same.
+    `generation` increases with each change that the processes of the service must know. `port` is 0 until the
+    first replica listens; after that, the port stays the same unless a user changes it. `settings` has the
+    settings that a user has changed, and `keys` the API keys.
 
     `run_id` is the run in which the service runs, and `started` the time of its start. `changed` is the time
     of the last change of the version or of the number of replicas. `ended` is the time at which the run
@@ -80,8 +83,9 @@ class Service:
     previous: str = ""
     generation: int = 1
     replicas: int = 1
-    host: str = "127.0.0.1"
     port: int = 0
+    settings: ServiceSettings = NO_SETTINGS
+    keys: tuple[ServiceKey, ...] = ()
     resource: str = ""
     project: str = DEFAULT
     run_id: str = ""
@@ -102,6 +106,18 @@ class Service:
     def is_meant_to_run(self) -> bool:
         """Whether the service was started and has not ended."""
         return self.ended is None
+
+    @property
+    def host(self) -> str:
+        """The address at which the service listens."""
+        return self.settings.listening_host
+
+    @property
+    def url(self) -> str:
+        """The address of the service; empty until a replica has listened for the first time."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        scheme = "https" if self.settings.has_tls else "http"
+        return f"{scheme}://{host}:{self.port}" if self.port else ""
 
     @property
     def is_in_effect(self) -> bool:
@@ -180,22 +196,29 @@ def calibration_order(version: str, folder: str) -> ServiceOrder:
     return ServiceOrder(name="calibration", versions=(served,), calibrates=True)
 
 
-def order_of(service: Service, folder: str) -> ServiceOrder:
-    """Return the order for the process of a service. `folder` is the absolute path of the model's files. The
-    memory of the replicas is limited if it was measured for this version."""
+def request_log_uri(service: str) -> str:
+    """Return the folder of the request log of a service, below the storage root."""
+    return f"requests/{service}"
+
+
+def order_of(service: Service, folder: str, log_folder: str) -> ServiceOrder:
+    """Return the order for the process of a service. `folder` is the absolute path of the model's files, and
+    `log_folder` that of the request log. The memory of the replicas is limited if it was measured for this
+    version."""
     size, scaling = service.size, service.scaling
     is_measured = size is not None and size.version == service.version
-    return ServiceOrder(
+    order = ServiceOrder(
         name=service.name,
         versions=(ServedVersion(label=service.version, folder=folder),),
         generation=service.generation,
-        host=service.host,
         port=service.port,
         replicas=service.replicas if scaling is None else first_replicas(service.rate, scaling),
         drain_seconds=DRAIN_SECONDS,
         memory_bytes=size.replica_bytes if size is not None and is_measured else None,
         scaling=scaling,
+        api_keys=key_lines(service.keys) if service.settings.require_keys else None,
     )
+    return with_settings(order, service.settings, log_folder)
 
 
 def first_replicas(rate: float, scaling: Scaling) -> int:

@@ -39,9 +39,9 @@ class RequestLog:
     """The log of the requests of a service. Each replica appends JSON lines to a file of its own in
     `folder`. A line has the request id, the time, the version, the status and the duration.
 
-    `fraction` (0 to 1) of all requests are logged. With `bodies`, a line also has the rows and the
-    predictions. A file is replaced by a new file when it has `file_bytes` bytes, and the oldest files are
-    deleted when there are more than `files`.
+    `fraction` (0 to 1) of all requests are logged. With `bodies`, a line also has the texts of the request
+    and of the answer. A file is replaced by a new file when it has `file_bytes` bytes, and the oldest
+    files are deleted when there are more than `files`.
     """
 
     folder: str
@@ -78,7 +78,9 @@ class ServiceOrder:
     port, which is kept while the parent process runs). If `certificate_file` and `key_file` are set, the
     service uses TLS. Browsers may call the service from the origins in `cors_origins` (`*` means every
     origin). `api_keys_file` is a file with one SHA-256 hash (hex) of an API key per line, optionally followed
-    by a space and a name. If it is set, every request except health checks needs one of these keys.
+    by a space and a name. If it is set, every request except health checks needs one of these keys. Instead
+    of naming a file, `api_keys` can have the lines of the file, which the parent process then writes. Other
+    `api_keys` need no new replicas.
 
     Computation: each of the `replicas` is a process that has loaded all versions, and computes with `threads`
     threads. One batch has at most `max_batch` rows from at most `max_concurrent` requests. While a batch is
@@ -107,6 +109,7 @@ class ServiceOrder:
     key_file: str = ""
     cors_origins: tuple[str, ...] = ()
     api_keys_file: str = ""
+    api_keys: tuple[str, ...] | None = None
     replicas: int = 1
     threads: int = 1
     max_batch: int = 256

@@ -4,6 +4,8 @@ from typing import Protocol
 
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.service import ServiceView
+from gridmill.domain.service_keys import NewServiceKey
+from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
 from gridmill.ports.pages import PAGE_ITEMS, Page
 
 
@@ -28,33 +30,58 @@ class Services(Protocol):
         resource: str = "",
         port: int = 0,
         project: str = DEFAULT,
+        settings: ServiceSettings = NO_SETTINGS,
     ) -> ServiceView:
         """Start a service that serves a version of a model, and return immediately.
 
         `model` is a reference such as `weather/lstm@3`, or `weather/lstm@champion` to follow an alias.
         `latest` is resolved once. Without `model`, a service that was stopped serves its version before. With
-        port 0, the service keeps its earlier port, or gets a free port. If the service already runs with the
+        port 0, the service keeps its earlier port, or gets a free port. A service that was stopped also keeps
+        its settings that `settings` does not change, and its API keys. If the service already runs with the
         same settings, the method changes nothing. Raises InputError for a version that is not a model or
-        cannot be served, ConflictError if the service runs with other settings or another service has the
-        port, NotFoundError, PipelineError for a resource that does not fit.
+        cannot be served and for settings that cannot be used, ConflictError if the service runs with other
+        settings or another service has the port, NotFoundError, PipelineError for a resource that does not
+        fit.
         """
 
     def update_service(
-        self, name: str, *, model: str = "", replicas: int | None = None, expected: int | None = None
+        self,
+        name: str,
+        *,
+        model: str = "",
+        replicas: int | None = None,
+        port: int = 0,
+        settings: ServiceSettings = NO_SETTINGS,
+        expected: int | None = None,
     ) -> ServiceView:
-        """Change the version or the number of replicas of a running service, without a failed request.
+        """Change the version, the replicas or the settings of a running service, without a failed request.
 
-        `expected` is the generation that the caller has seen: if the service has another generation, the
-        method raises StaleVersionError. Raises ConflictError while an earlier update is not in effect, or if
-        the service does not run; InputError if the features or the predictions of the version differ from
-        those of the present version, or if the replicas do not fit into the memory of the service;
-        NotFoundError.
+        With port 0, the service keeps its port. Settings that are None stay as they are. `expected` is the
+        generation that the caller has seen: if the service has another generation, the method raises
+        StaleVersionError. Raises ConflictError while an earlier update is not in effect, or if the service
+        does not run; InputError if the features or the predictions of the version differ from those of the
+        present version, if the replicas do not fit into the memory of the service, or if the settings cannot
+        be used; NotFoundError.
         """
 
     def rollback_service(self, name: str) -> ServiceView:
         """Return a service to the version before its last update; it then follows no alias.
 
         Raises ConflictError if there is no version before or the service does not run, NotFoundError.
+        """
+
+    def add_service_key(self, name: str, key: str) -> NewServiceKey:
+        """Make an API key of a service; the answer has its value, which is not shown again.
+
+        `key` is the name of the key. From its first key on, a service requires a key in each request except
+        health checks. The key is valid within a second. Raises ConflictError if the service has a key of this
+        name, InputError, NotFoundError."""
+
+    def remove_service_key(self, name: str, key: str) -> None:
+        """Delete an API key of a service, which is refused within a second.
+
+        After the last key was deleted, the service refuses all requests except health checks. Raises
+        NotFoundError.
         """
 
     def stop_service(self, name: str) -> ServiceView:

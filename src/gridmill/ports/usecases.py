@@ -205,7 +205,7 @@ _ROWS = (
         "PUT /services/{name}",
         "services",
         _OPERATOR,
-        body=("model", "replicas", "resource", "port", "project"),
+        body=("model", "replicas", "resource", "port", "project", "settings"),
         limits={"name": _NAME},
     ),
     _row(
@@ -213,10 +213,20 @@ _ROWS = (
         "PATCH /services/{name}",
         "services",
         _OPERATOR,
-        body=("model", "replicas", "expected"),
+        body=("model", "replicas", "port", "settings", "expected"),
         limits={"name": _NAME},
     ),
     _row("rollback_service", "POST /services/{name}/rollback", "services", _OPERATOR, limits={"name": _NAME}),
+    _row(
+        "add_service_key", "POST /services/{name}/keys/{key}", "services", _OPERATOR, limits={"name": _NAME}
+    ),
+    _row(
+        "remove_service_key",
+        "DELETE /services/{name}/keys/{key}",
+        "services",
+        _OPERATOR,
+        limits={"name": _NAME},
+    ),
     _row("stop_service", "POST /services/{name}/stop", "services", _OPERATOR, limits={"name": _NAME}),
     _row("remove_service", "DELETE /services/{name}", "services", _OPERATOR, limits={"name": _NAME}),
     _list("secrets", "GET /secrets", "secrets"),

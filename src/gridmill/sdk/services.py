@@ -2,6 +2,8 @@
 
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.service import ServiceView
+from gridmill.domain.service_keys import NewServiceKey
+from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
 from gridmill.sdk.base import Connected
 from gridmill.sdk.listing import Listing
 
@@ -26,21 +28,48 @@ class ServiceVerbs(Connected):
         resource: str = "",
         port: int = 0,
         project: str = DEFAULT,
+        settings: ServiceSettings = NO_SETTINGS,
     ) -> ServiceView:
         """Start a service, and return immediately. `model` is a reference such as `weather/lstm@3`, or
-        `weather/lstm@champion` to follow an alias. Without `model`, a stopped service starts again. Raises
-        InputError, ConflictError, NotFoundError, PipelineError."""
+        `weather/lstm@champion` to follow an alias. Without `model`, a stopped service starts again.
+        `settings` has the address, TLS, the request log and limits. Raises InputError, ConflictError,
+        NotFoundError, PipelineError."""
         return self.grid.start_service(
-            name, model=model, replicas=replicas, resource=resource, port=port, project=project
+            name,
+            model=model,
+            replicas=replicas,
+            resource=resource,
+            port=port,
+            project=project,
+            settings=settings,
         )
 
     def update_service(
-        self, name: str, *, model: str = "", replicas: int | None = None, expected: int | None = None
+        self,
+        name: str,
+        *,
+        model: str = "",
+        replicas: int | None = None,
+        port: int = 0,
+        settings: ServiceSettings = NO_SETTINGS,
+        expected: int | None = None,
     ) -> ServiceView:
-        """Change the version or the number of replicas of a running service, without a failed request. The
-        method returns immediately. `expected` is the generation that the service must have. Raises
-        InputError, ConflictError, StaleVersionError, NotFoundError."""
-        return self.grid.update_service(name, model=model, replicas=replicas, expected=expected)
+        """Change the version, the number of replicas, the port or the settings of a running service, without
+        a failed request. The method returns immediately. Settings that are None stay as they are. `expected`
+        is the generation that the service must have. Raises InputError, ConflictError, StaleVersionError,
+        NotFoundError."""
+        return self.grid.update_service(
+            name, model=model, replicas=replicas, port=port, settings=settings, expected=expected
+        )
+
+    def add_service_key(self, name: str, key: str) -> NewServiceKey:
+        """Make an API key of a service, under the name `key`. Its value is not shown again. Raises
+        ConflictError, InputError, NotFoundError."""
+        return self.grid.add_service_key(name, key)
+
+    def remove_service_key(self, name: str, key: str) -> None:
+        """Delete an API key of a service. Raises NotFoundError."""
+        self.grid.remove_service_key(name, key)
 
     def rollback_service(self, name: str) -> ServiceView:
         """Return a service to the version before its last update. Raises ConflictError, NotFoundError."""

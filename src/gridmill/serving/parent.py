@@ -28,7 +28,13 @@ from gridmill.serving.replica_plan import (
 )
 from gridmill.serving.replica_process import ReplicaProcess, is_replica_of
 from gridmill.serving.scaler import Scaler
-from gridmill.serving.service_files import OrderFile, lock_folder, read_report, write_report
+from gridmill.serving.service_files import (
+    OrderFile,
+    lock_folder,
+    read_report,
+    write_api_keys,
+    write_report,
+)
 from gridmill.serving.view_keepers import ViewKeepers
 
 _LOG = logging.getLogger(__name__)
@@ -53,6 +59,7 @@ class Parent:
         self._earlier = read_report(self._folder)
         order = self._file.changed()
         assert order is not None
+        write_api_keys(self._folder, order)
         self._newest = self._target = order
         self._working: ServiceOrder | None = None
         self._replicas: dict[int, ReplicaProcess] = {}
@@ -155,9 +162,10 @@ class Parent:
         self._problem = ""
         try:
             # a port that was free to choose is named by later orders, so that it stays the same
+            write_api_keys(self._folder, order)
             if order.host != self._newest.host or order.port not in (0, self._port()):
                 self._move_to(order)
-        except UnavailableError as error:
+        except (InputError, UnavailableError) as error:
             self._problem = explained(error)
             return
         self._newest = self._target = order

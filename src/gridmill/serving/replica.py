@@ -14,7 +14,6 @@ import os
 import resource
 import signal
 import socket
-import ssl
 import sys
 import time
 from collections.abc import Sequence
@@ -40,6 +39,8 @@ from gridmill.serving.metrics import Metrics
 from gridmill.serving.parent_process import end_with_parent
 from gridmill.serving.request_log import RequestLogWriter
 from gridmill.serving.served_model import ServedModel, load_version, version_names
+from gridmill.serving.service_files import api_keys_file
+from gridmill.serving.tls import TlsContext
 from gridmill.telemetry import turn_off_telemetry
 
 BEAT_SECONDS = 0.25
@@ -59,7 +60,8 @@ class Replica:
         self._stop = asyncio.Event()
         self._metrics = Metrics(folder, number)
         self._log = RequestLogWriter(order.request_log, order.name, number) if order.request_log else None
-        self._keys = ApiKeys(Path(order.api_keys_file)) if order.api_keys_file else None
+        keys = api_keys_file(folder, order)
+        self._keys = ApiKeys(keys) if keys is not None else None
 
     async def run(self, models: Sequence[ServedModel], listener: socket.socket) -> None:
         """Answer requests until the process gets SIGTERM, and then drain. Raises InputError."""
@@ -73,7 +75,8 @@ class Replica:
         server = uvicorn.Server(_config(self._app))
         server.config.load()
         self._state = server.server_state
-        acceptor = Acceptor(listener, _tls(self._order), _limits())
+        self._tls = TlsContext(self._order)
+        acceptor = Acceptor(listener, self._tls.context, _limits())
         # the objects that exist now are never garbage, so the collector need not examine them
         gc.collect()
         gc.freeze()
@@ -114,6 +117,7 @@ class Replica:
         self._beat({"ready": True, "busy_seconds": busy, "versions": versions, "load": load})
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         self._save()
+        self._tls.reload()
         if self._keys is not None:
             try:
                 self._keys.reload()
@@ -195,14 +199,6 @@ def _limits() -> Limits:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, soft - _RESERVED_FILES)
     return Limits(connections=most, of_one_address=most, accepted_at_once=1)
-
-
-def _tls(order: ServiceOrder) -> ssl.SSLContext | None:
-    if not order.certificate_file:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(order.certificate_file, order.key_file or None)
-    return context
 
 
 def _resident_bytes() -> int:

@@ -61,7 +61,11 @@ def same_replica(one: ServiceOrder, other: ServiceOrder) -> bool:
 
 
 def _of_replica(order: ServiceOrder) -> ServiceOrder:
-    return replace(order, generation=0, replicas=0, scaling=None)
+    """Return the order without what can change while a replica runs. Replicas read the API keys again when
+    their file changes, but cannot turn them on or off."""
+    return replace(
+        order, generation=0, replicas=0, scaling=None, api_keys=None if order.api_keys is None else ()
+    )
 
 
 def pause_seconds(failures: int) -> float:

@@ -12,6 +12,8 @@ from gridmill.domain.service_features import VIEWS_FILE, ViewOrders
 from gridmill.domain.serving import ORDER_FILE, REPORT_FILE, ServiceOrder, ServiceReport
 from gridmill.errors import ConflictError, InputError
 
+KEYS_FILE = "api-keys"
+"""The file of API keys that the parent process writes."""
 _LOCK_FILE = "parent.lock"
 
 
@@ -63,6 +65,24 @@ def check_order(order: ServiceOrder, place: str) -> None:
 def write_order(folder: Path, order: ServiceOrder) -> None:
     """Write an order atomically. The parent process of the service reads it within a second."""
     replace_file(folder / ORDER_FILE, encode(order))
+
+
+def write_api_keys(folder: Path, order: ServiceOrder) -> None:
+    """Write the file of API keys if the order has them. Raises InputError if the file cannot be written."""
+    if order.api_keys is None:
+        return
+    path = folder / KEYS_FILE
+    try:
+        replace_file(path, "".join(f"{line}\n" for line in order.api_keys).encode())
+    except OSError as error:
+        raise InputError(f"the API keys cannot be written: {path}: {error.strerror}") from error
+
+
+def api_keys_file(folder: Path, order: ServiceOrder) -> Path | None:
+    """Return the file with the hashes of the API keys of a service; None if it needs no key."""
+    if order.api_keys is not None:
+        return folder / KEYS_FILE
+    return Path(order.api_keys_file) if order.api_keys_file else None
 
 
 def write_report(folder: Path, report: ServiceReport) -> None:

@@ -14,6 +14,7 @@ from gridmill.domain.lease_cost import CostBy
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import Project
 from gridmill.domain.resource import Resource
+from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.sink_overrides import AlterVerb, SinkChange, SinkPart
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import JobState, RunState
@@ -74,6 +75,7 @@ SAMPLES: dict[str, Any] = {
     "rows": 3,
     "run_id": "demo-1",
     "search": "a & b?",
+    "settings": ServiceSettings(host="0.0.0.0", cors_origins=("https://shop.example",), log_fraction=0.5),
     "share": 0.25,
     "since": "0f1e",
     "site": Site(name="lab", kind=SiteKind.SLURM, address="host"),
@@ -89,6 +91,8 @@ SAMPLES: dict[str, Any] = {
 OTHERS = {
     ("costs", "project"): "vision",
     ("offers", "site"): "aws",
+    ("add_service_key", "key"): "app",
+    ("remove_service_key", "key"): "app",
     ("start_service", "project"): "vision",
     ("start_service", "resource"): "servers",
     ("images", "site"): "aws",

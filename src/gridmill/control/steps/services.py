@@ -28,6 +28,7 @@ from gridmill.domain.service import (
     ServiceState,
     calibration_order,
     order_of,
+    request_log_uri,
 )
 from gridmill.domain.service_size import CALIBRATION, Calibration
 from gridmill.domain.serving import ServiceOrder, ServiceReport
@@ -58,7 +59,8 @@ def service_order(
 def order_for_process(catalog: Catalog, storage: Storage, service: Service) -> ServiceOrder:
     """Return the order for the process of a service. Raises NotFoundError if its version has no record."""
     model = fetch_artifact(catalog, service.version)
-    return order_of(service, str(below(storage.location, model.output.uri)))
+    log_folder = str(below(storage.location, request_log_uri(service.name)))
+    return order_of(service, str(below(storage.location, model.output.uri)), log_folder)
 
 
 def can_run_services(channels: Channels, pod_id: str) -> bool:

@@ -1,6 +1,7 @@
 """This module has the use cases of services."""
 
 from gridmill.control.ledger import Transaction
+from gridmill.control.steps.certificates import check_certificate
 from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.control.steps.run_lifecycle import begin_run, resource_of, stop_run
 from gridmill.control.steps.services import add_event, changed_version, live_attempt, send_order
@@ -23,6 +24,8 @@ from gridmill.domain.service import (
     state_of,
     why_not_served,
 )
+from gridmill.domain.service_keys import without_hashes
+from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, check_settings, merged
 from gridmill.domain.service_size import MOST_REPLICAS
 from gridmill.domain.site import LOCAL
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, JobState
@@ -63,11 +66,13 @@ class ServiceUseCases(UseCases):
         resource: str = "",
         port: int = 0,
         project: str = DEFAULT,
+        settings: ServiceSettings = NO_SETTINGS,
     ) -> ServiceView:
         """Start a service, and return immediately."""
         check_name("service", name)
         check_replicas(replicas)
         check_port(port)
+        self._check_settings(name, settings)
         chosen = self._model_to_start(name, model)
         with self._node.changing() as transaction:
             before = self._ledger.snapshot.services.get(name)
@@ -81,6 +86,8 @@ class ServiceUseCases(UseCases):
                 replicas=replicas,
                 resource=resource,
                 port=port or (before.port if before is not None else 0),
+                settings=merged(before.settings, settings) if before is not None else settings,
+                keys=before.keys if before is not None else (),
                 project=project,
                 created=before.created if before is not None else transaction.now,
                 started=transaction.now,
@@ -110,12 +117,28 @@ class ServiceUseCases(UseCases):
         message = f"starts with {service.version}"
         add_event(transaction, replace(service, run_id=run.id), ServiceState.STARTING, message)
 
+    def _check_settings(self, name: str, change: ServiceSettings) -> None:
+        """Raise InputError if the service cannot have its settings after the change."""
+        before = self._ledger.read(Service, name)
+        after = merged(before.settings if before is not None else NO_SETTINGS, change)
+        check_settings(after)
+        check_certificate(after)
+
     def update_service(
-        self, name: str, *, model: str = "", replicas: int | None = None, expected: int | None = None
+        self,
+        name: str,
+        *,
+        model: str = "",
+        replicas: int | None = None,
+        port: int = 0,
+        settings: ServiceSettings = NO_SETTINGS,
+        expected: int | None = None,
     ) -> ServiceView:
-        """Change the version or the number of replicas of a running service."""
+        """Change the version, the number of replicas or the settings of a running service."""
         if replicas is not None:
             check_replicas(replicas)
+        check_port(port)
+        self._check_settings(name, settings)
         chosen = self._model(model) if model else None
         with self._node.changing() as transaction:
             service = self._running_service(name)
@@ -124,6 +147,7 @@ class ServiceUseCases(UseCases):
                     f"service {name!r} has generation {service.generation}, not {expected}"
                 )
             after = self._updated(transaction, service, chosen, replicas)
+            after = self._reconfigured(after, port or service.port, settings, transaction.now)
             if after.generation != service.generation and not service.is_in_effect:
                 raise _not_in_effect(service)
             self._change(transaction, service, after)
@@ -144,6 +168,24 @@ class ServiceUseCases(UseCases):
             generation = service.generation + 1
             after = replace(after, replicas=replicas, generation=generation, changed=transaction.now)
         return after
+
+    def _reconfigured(self, service: Service, port: int, change: ServiceSettings, now: float) -> Service:
+        """Return the service with other settings or at another port."""
+        settings = merged(service.settings, change)
+        check_settings(settings)
+        after = replace(service, settings=settings, port=port)
+        if after == service:
+            return service
+        if after.host != service.host and after.port == service.port:
+            raise InputError(
+                f"the address of service {service.name!r} can change from {service.host} to {after.host} "
+                "only with another port, because the old replicas listen at its port until they end",
+                hint=f"Add --port, or stop the service and start it: gridmill start service {service.name} "
+                f"--host {after.host}",
+                place="host",
+            )
+        self._check_port_is_free(after)
+        return replace(after, generation=service.generation + 1, changed=now)
 
     def _check_memory(self, transaction: Transaction, service: Service, replicas: int) -> None:
         """Raise InputError if the running attempt has too little memory for that number of replicas."""
@@ -268,11 +310,10 @@ class ServiceUseCases(UseCases):
         is_held_up = job_run is not None and service.is_meant_to_run and not is_placed
         why = job_run.message if job_run is not None and is_held_up else ""
         messages = (service.problem, why, report.problem if report is not None else "", service.refusal)
-        host = f"[{service.host}]" if ":" in service.host else service.host
         return ServiceView(
-            service=service,
+            service=replace(service, keys=without_hashes(service.keys)),
             state=state,
-            url=f"http://{host}:{service.port}" if service.port else "",
+            url=service.url,
             ready=ready_replicas(report),
             since=attempt.started if attempt is not None else None,
             message="; ".join(filter(None, messages)),
@@ -317,7 +358,7 @@ def check_port(port: int) -> None:
 
 def check_same(running: Service, wanted: Service) -> None:
     """Raise ConflictError if a running service differs from the service that a user wants to start."""
-    names = ("model", "replicas", "resource", "project")
+    names = ("model", "replicas", "resource", "project", "settings")
     differs = [name for name in names if getattr(running, name) != getattr(wanted, name)]
     if wanted.port not in (0, running.port):
         differs.append("port")

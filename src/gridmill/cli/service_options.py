@@ -1,0 +1,183 @@
+"""The options of `start service` and `update service` for the settings of a service, and the commands for its
+API keys."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gridmill.cli.session import emit, print_error, session
+from gridmill.domain.amounts import parse_bytes, parse_seconds
+from gridmill.domain.service import Service
+from gridmill.domain.service_settings import ServiceSettings
+from gridmill.errors import InputError
+
+_SERVICE = "For a service: "
+
+Host = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST", help=f"{_SERVICE}address at which it listens. Default: 127.0.0.1.", show_default=False
+    ),
+]
+Certificate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help=f"{_SERVICE}certificate for TLS, as PEM; empty: no TLS.", show_default=False
+    ),
+]
+KeyFile = Annotated[
+    str | None,
+    typer.Option("--key", metavar="FILE", help=f"{_SERVICE}key of the certificate.", show_default=False),
+]
+RequireKeys = Annotated[
+    bool | None,
+    typer.Option(
+        "--require-keys/--no-require-keys",
+        help=f"{_SERVICE}refuse requests without one of its API keys.",
+        show_default=False,
+    ),
+]
+AcceptOpen = Annotated[
+    bool | None,
+    typer.Option(
+        "--accept-open/--no-accept-open",
+        help=f"{_SERVICE}accept that other machines can reach it without TLS or API keys.",
+        show_default=False,
+    ),
+]
+Cors = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ORIGIN",
+        help=f"{_SERVICE}origin from which browsers may call it, `*` for all, empty for none. Repeatable.",
+        show_default=False,
+    ),
+]
+LogRequests = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0, max=1.0, metavar="FRACTION", help=f"{_SERVICE}part of the requests that are logged, 0 to 1."
+    ),
+]
+LogBodies = Annotated[
+    bool | None,
+    typer.Option(
+        "--log-bodies/--no-log-bodies",
+        help=f"{_SERVICE}log also the bodies of these requests and answers.",
+        show_default=False,
+    ),
+]
+MaxBatch = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="ROWS", help=f"{_SERVICE}most rows of a batch. Default: 256."),
+]
+MaxWait = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help=f"{_SERVICE}time for which a batch waits for more requests. Default: 0s."
+    ),
+]
+Timeout = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help=f"{_SERVICE}time after which a request fails. Default: 10s."),
+]
+QueueLimit = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="N", help=f"{_SERVICE}most waiting requests of a replica. Default: 256."),
+]
+MaxBody = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help=f"{_SERVICE}largest body of a request. Default: 16MiB."),
+]
+
+
+def service_settings(
+    *,
+    host: str | None,
+    certificate: str | None,
+    key: str | None,
+    require_keys: bool | None,
+    accept_open: bool | None,
+    cors: list[str] | None,
+    log_requests: float | None,
+    log_bodies: bool | None,
+    max_batch: int | None,
+    max_wait: str | None,
+    timeout: str | None,
+    queue_limit: int | None,
+    max_body: str | None,
+) -> ServiceSettings:
+    """Return the settings that the options of a command give. Raises InputError."""
+    return ServiceSettings(
+        host=host,
+        certificate_file=_absolute(certificate),
+        key_file="" if certificate == "" else _absolute(key),
+        require_keys=require_keys,
+        accept_open=accept_open,
+        cors_origins=None if cors is None else tuple(filter(None, cors)),
+        log_fraction=log_requests,
+        log_bodies=log_bodies,
+        max_batch=max_batch,
+        max_wait_seconds=None if max_wait is None else parse_seconds(max_wait),
+        timeout_seconds=None if timeout is None else parse_seconds(timeout),
+        queue_limit=queue_limit,
+        max_body_bytes=None if max_body is None else parse_bytes(max_body),
+    )
+
+
+def _absolute(file: str | None) -> str | None:
+    """Return the absolute path of a file, because the processes of the service have another folder."""
+    return str(Path(file).absolute()) if file else file
+
+
+def settings_facts(service: Service) -> Sequence[tuple[str, object]]:
+    """Return the settings that `show service` prints."""
+    settings = service.settings
+    logged = settings.log_fraction or 0.0
+    return [
+        ("TLS", settings.certificate_file),
+        ("API keys", _keys(service)),
+        ("origins", ", ".join(settings.cors_origins or ())),
+        (
+            "logged",
+            f"{logged:.3%} of requests{' with bodies' if settings.log_bodies else ''}" if logged else "",
+        ),
+    ]
+
+
+def _keys(service: Service) -> str:
+    names = ", ".join(one.name for one in service.keys)
+    if not service.settings.require_keys:
+        return f"{names} (not required)" if names else ""
+    return names or "required; there is none yet"
+
+
+def add_key(context: typer.Context, name: str, as_json: bool) -> None:
+    """Make an API key of a service, and print its value, which is shown only once."""
+    service, key = _service_and_key(name)
+    with session(context) as client:
+        made = client.add_service_key(service, key)
+    if as_json:
+        return emit(made)
+    print(made.key)
+    print_error(f"this is the API key {key} of service {service}; it is not shown again")
+    return None
+
+
+def remove_key(context: typer.Context, name: str, as_json: bool) -> None:
+    """Delete an API key of a service, and print what was done."""
+    service, key = _service_and_key(name)
+    with session(context) as client:
+        client.remove_service_key(service, key)
+    return emit({"removed": name}) if as_json else print(f"API key {key} of service {service} removed")
+
+
+def _service_and_key(name: str) -> tuple[str, str]:
+    service, found, key = name.partition("/")
+    if not (service and found and key):
+        raise InputError(
+            f"{name!r} does not name a service and a key", hint="gridmill add key SERVICE/NAME", place="NAME"
+        )
+    return service, key

@@ -1,0 +1,168 @@
+"""This module has the settings of a service: its address, TLS, API keys, the request log and the limits of
+requests."""
+
+from ipaddress import ip_address
+
+from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.serving import RequestLog, ServiceOrder
+from gridmill.errors import InputError
+
+DEFAULT_HOST = "127.0.0.1"
+LOG_FILE_BYTES = 16 * 1024**2
+LOG_FILES = 16
+"""The number of files that each replica keeps of its request log, and of its logged rows. With
+`LOG_FILE_BYTES`, a replica uses at most about 512 MiB for both."""
+_LIMITS = ("max_batch", "queue_limit", "max_wait_seconds", "timeout_seconds", "max_body_bytes")
+"""The settings that have the same names in the order for the process of a service."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """The settings of a service that a user can change while it runs. A setting that is None has its default
+    value; in an update, None means that the setting stays as it is.
+
+    Network: the service listens at `host` (default: 127.0.0.1). With `certificate_file` and `key_file`, which
+    are absolute paths of PEM files on the machine where the service runs, it uses TLS. An empty text turns
+    TLS off. With `require_keys`, each request except health checks needs one of the API keys of the service.
+    A service that other machines can reach needs TLS and API keys, unless `accept_open` is true. Browsers may
+    call the service from the origins in `cors_origins` (`*` means every origin).
+
+    Request log: `log_fraction` (0 to 1) of the requests are logged. With `log_bodies`, the bodies of
+    these requests and their answers are also logged.
+
+    Limits: one batch has at most `max_batch` rows (default: 256), and waits at most `max_wait_seconds`
+    (default: 0) for further requests. In each replica, at most `queue_limit` requests (default: 256) wait
+    while a batch is computed. A request that is not answered within `timeout_seconds` (default: 10) fails. A
+    body has at most `max_body_bytes` bytes (default: 16 MiB).
+    """
+
+    host: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    require_keys: bool | None = None
+    accept_open: bool | None = None
+    cors_origins: tuple[str, ...] | None = None
+    log_fraction: float | None = None
+    log_bodies: bool | None = None
+    max_batch: int | None = None
+    max_wait_seconds: float | None = None
+    timeout_seconds: float | None = None
+    queue_limit: int | None = None
+    max_body_bytes: int | None = None
+
+    @property
+    def listening_host(self) -> str:
+        """The address at which the service listens."""
+        return self.host or DEFAULT_HOST
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether the service uses TLS."""
+        return bool(self.certificate_file and self.key_file)
+
+
+NO_SETTINGS = ServiceSettings()
+"""Settings that all have their default values. As an update, they change nothing."""
+
+
+def merged(before: ServiceSettings, change: ServiceSettings) -> ServiceSettings:
+    """Return the settings after an update: the values of `change` that are not None, and the values of
+    `before` for the others."""
+    names = ServiceSettings.__dataclass_fields__
+    changed = {name: value for name in names if (value := getattr(change, name)) is not None}
+    return replace(before, **changed) if changed else before
+
+
+def check_settings(settings: ServiceSettings) -> None:
+    """Raise InputError for settings that a service cannot have, and for a service that other machines could
+    reach without TLS and API keys."""
+    _check_host(settings.listening_host)
+    if bool(settings.certificate_file) != bool(settings.key_file):
+        missing, given = ("key", "certificate") if settings.certificate_file else ("certificate", "key")
+        raise InputError(f"--{given} needs --{missing}", hint="TLS needs both files.", place=given)
+    for origin in settings.cors_origins or ():
+        _check_origin(origin)
+    if settings.log_bodies and not settings.log_fraction:
+        raise InputError(
+            "the bodies of requests can be logged only with a fraction of the requests",
+            hint="--log-requests 0.1 --log-bodies",
+            place="log_bodies",
+        )
+    _check_range("log_fraction", settings.log_fraction, 0.0, 1.0)
+    _check_range("max_batch", settings.max_batch, 1, 65_536)
+    _check_range("queue_limit", settings.queue_limit, 0, 1_000_000)
+    _check_range("max_wait_seconds", settings.max_wait_seconds, 0.0, 10.0)
+    _check_range("timeout_seconds", settings.timeout_seconds, 0.01, 3600.0)
+    _check_range("max_body_bytes", settings.max_body_bytes, 1024, 1024**3)
+    _check_not_open(settings)
+
+
+def _check_range(name: str, value: float | None, least: float, most: float) -> None:
+    if value is not None and not least <= value <= most:
+        raise InputError(f"{name} is {value:g}; it must be from {least:g} to {most:g}", place=name)
+
+
+def _check_host(host: str) -> None:
+    if any(sign.isspace() or sign in "/@?#[]" for sign in host):
+        raise InputError(
+            f"{host!r} is not an address", hint="Write an address such as 0.0.0.0 or ::", place="host"
+        )
+
+
+def _check_origin(origin: str) -> None:
+    scheme, found, rest = origin.partition("://")
+    if origin != "*" and not (found and scheme in ("http", "https") and rest and "/" not in rest):
+        raise InputError(
+            f"{origin!r} is not an origin",
+            hint="Write a scheme and a host without a path, such as https://shop.example, or `*`.",
+            place="cors_origins",
+        )
+
+
+def _check_not_open(settings: ServiceSettings) -> None:
+    missing = [] if settings.has_tls else ["TLS (--certificate FILE --key FILE)"]
+    missing += [] if settings.require_keys else ["API keys (--require-keys)"]
+    if missing and not settings.accept_open and not is_loopback(settings.listening_host):
+        raise InputError(
+            f"other machines could reach the service at {settings.listening_host}, and it has no "
+            f"{' and no '.join(missing)}",
+            hint="Add the missing options, or accept this with --accept-open.",
+            place="host",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only programs of the same machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def with_settings(order: ServiceOrder, settings: ServiceSettings, log_folder: str) -> ServiceOrder:
+    """Return the order for the process of a service with its settings. `log_folder` is the absolute path of
+    the folder of the request log."""
+    limits = {name: value for name in _LIMITS if (value := getattr(settings, name)) is not None}
+    return replace(
+        order,
+        host=settings.listening_host,
+        certificate_file=settings.certificate_file or "",
+        key_file=settings.key_file or "",
+        cors_origins=settings.cors_origins or (),
+        request_log=_request_log(settings, log_folder),
+        **limits,
+    )
+
+
+def _request_log(settings: ServiceSettings, folder: str) -> RequestLog | None:
+    if not settings.log_fraction:
+        return None
+    return RequestLog(
+        folder=folder,
+        fraction=settings.log_fraction,
+        bodies=bool(settings.log_bodies),
+        file_bytes=LOG_FILE_BYTES,
+        files=LOG_FILES,
+    )
