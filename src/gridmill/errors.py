@@ -17,6 +17,7 @@ The tree shows which class is the base of which other class::
     │   └── QuotaError           The quota of the account does not allow the machine.
     ├── RefusedError             The cloud provider refuses a request for ever.
     ├── MachineFaultError        A rented machine is defective and must be replaced.
+    │   └── UnfitMachineError    No machine with this image and these settings can be used.
     ├── JobError                 A job ended without success.
     │   ├── MemoryExceededError  A job exceeded its memory limit.
     │   ├── TimeLimitError       A job exceeded its timeout.
@@ -168,6 +169,13 @@ class MachineFaultError(GridmillError):
     code = "machine-fault"
 
 
+class UnfitMachineError(MachineFaultError):
+    """A rented machine works, but its image or the settings of the site do not fit, so that another machine
+    would not fit either."""
+
+    code = "machine-unfit"
+
+
 class JobError(GridmillError):
     """A job ended without success. For a job of a run, the error has the `run`, the `job`, its `exit_code`
     (None if there is none) and the last lines of its `log`."""
@@ -304,6 +312,7 @@ TABLE: dict[str, ErrorRow] = {
         ErrorRow(error=QuotaError, http_status=409, exit_code=7),
         ErrorRow(error=RefusedError, http_status=502, exit_code=7),
         ErrorRow(error=MachineFaultError, http_status=502, exit_code=7),
+        ErrorRow(error=UnfitMachineError, http_status=502, exit_code=7),
         ErrorRow(error=UnavailableError, http_status=503, exit_code=8),
         ErrorRow(error=CredentialsError, http_status=503, exit_code=8),
         ErrorRow(error=UnreachedError, http_status=503, exit_code=8),

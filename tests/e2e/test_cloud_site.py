@@ -102,6 +102,9 @@ class Rented:
         [lease] = [one for one in self.leases() if one.state is LeaseState.READY]
         return self.cloud.of(lease.id)
 
+    def ready(self) -> bool:
+        return any(one.state is LeaseState.READY for one in self.leases())
+
     def log(self, run: str, name: str = "two") -> str:
         return "".join(entry.text for entry in self.node.grid.logs(run, job=name))
 

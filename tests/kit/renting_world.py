@@ -270,6 +270,8 @@ class RentingWorld:
         lease = self.leases[action.lease.id]
         if wrong == "fault":
             self.put(faulty(lease, action.key, "no GPU"))
+        elif wrong == "unfit":
+            self.put(faulty(lease, action.key, "another Python", TryProblem.UNFIT))
         elif not wrong and any(each.machine.id == action.machine.id for each in self.alive()):
             self.put(prepared(lease, action.key, "10.0.0.1", self.now))
 

@@ -92,6 +92,8 @@ class TryProblem(StrEnum):
     """The provider refuses the request, and a repeated request would be refused too."""
     FAULT = "fault"
     """The machine was defective."""
+    UNFIT = "unfit"
+    """The image of the machine or the settings of the site do not fit. No further machine is rented."""
     INTERRUPTED = "interrupted"
     """The provider has ended a spot machine."""
     ENDED = "ended"

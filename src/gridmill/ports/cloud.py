@@ -183,7 +183,8 @@ class MachineReport:
     gpus: tuple[str, ...] = ()
     driver: str = ""
     installed: str = ""
-    """How Gridmill was installed: `image`, `cache` or `wheel`."""
+    """How Gridmill was installed: `image` (it was there), `cache` (by an earlier installation), `wheel` (with
+    packages of a package index) or `home` (with packages of the control node)."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """The seconds of each phase: ssh, check, install, start."""
 
@@ -206,7 +207,8 @@ class RentingSite(Protocol):
     def prepare_machine(self, lease: Lease, machine: Machine) -> MachineReport:
         """Wait for the SSH server of a machine, check the machine, install Gridmill and start its server.
         The method may be repeated; steps that are done are not repeated. Raises UnavailableError if a step
-        can be repeated, and MachineFaultError if the machine must be replaced."""
+        can be repeated, MachineFaultError if the machine must be replaced, and UnfitMachineError if another
+        machine would not be better."""
 
     def heartbeat(self) -> None:
         """Tell the site that the control node works and has stored its decisions. Without a heartbeat for

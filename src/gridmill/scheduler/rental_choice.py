@@ -189,6 +189,9 @@ def _lasting_problem(lease: Lease, market: Market, now: float) -> str:
             "machines of this provider cannot end themselves, so that they cost money until somebody ends"
             " them if the control node fails: set `accept_no_self_end: true` to rent them anyway"
         )
+    unfit = next((one for one in lease.tries if one.problem is TryProblem.UNFIT), None)
+    if unfit is not None:
+        return unfit.message
     faults = [one for one in lease.tries if one.problem is TryProblem.FAULT]
     if len(faults) >= MOST_FAULTS:
         return f"{len(faults)} machines were defective; the last one: {faults[-1].message}"

@@ -107,13 +107,14 @@ def prepared(lease: Lease, token: str, address: str, now: float, facts: Mapping[
     return replace(lease, state=LeaseState.READY, address=address, ready=now, problem="", facts=facts)
 
 
-def faulty(lease: Lease, token: str, message: str) -> Lease:
-    """Return the lease after its machine was found to be defective. The machine is ended and replaced."""
+def faulty(lease: Lease, token: str, message: str, problem: TryProblem = TryProblem.FAULT) -> Lease:
+    """Return the lease after its machine was found to be defective or unfit. The machine is ended. A
+    defective machine is replaced."""
     one = _try_of(lease, token)
     usable = one is not None and one.state is TryState.CONFIRMED and one.problem is None
     if one is None or not usable or lease.state is not LeaseState.BOOTING:
         return lease
-    return with_try(lease, replace(one, problem=TryProblem.FAULT, message=message))
+    return with_try(lease, replace(one, problem=problem, message=message))
 
 
 def end_accepted(lease: Lease, machine_id: str, now: float) -> Lease:

@@ -7,10 +7,10 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import UnavailableError
@@ -78,6 +78,20 @@ class SshShell:
         if done.status == _SSH_FAILED:
             with _unavailable(self._target):
                 self._give_up()
+            raise UnavailableError(f"{self._target} does not answer: {last_line(done.err)}")
+        return done
+
+    def stream(self, script: str, write: Callable[[IO[bytes]], None], *, seconds: float) -> CompletedCommand:
+        """Runs a shell script, and calls `write` with its standard input, so that the data need not fit into
+        memory. The output of the script is discarded. Raises UnavailableError if the script cannot run or
+        takes longer than `seconds`."""
+        with _unavailable(self._target):
+            self._open()
+            words = self._ssh(
+                "-S", str(self._socket), "-T", self._target, "--", f"sh -c {shlex.quote(script)}"
+            )
+            done = _stream(words, write, seconds, self._target)
+        if done.status == _SSH_FAILED:
             raise UnavailableError(f"{self._target} does not answer: {last_line(done.err)}")
         return done
 
@@ -175,6 +189,35 @@ def run_command(
     except OSError as error:
         raise UnavailableError(f"{words[0]} cannot be run: {error.strerror}") from error
     return CompletedCommand(status=done.returncode, out=done.stdout, err=done.stderr.decode(errors="replace"))
+
+
+def _stream(
+    words: Sequence[str], write: Callable[[IO[bytes]], None], seconds: float, what: str
+) -> CompletedCommand:
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors, cwd="/"
+        )
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(seconds, give_up)
+        timer.start()
+        try:
+            with process, suppress(BrokenPipeError):
+                if process.stdin is not None:
+                    write(process.stdin)
+        finally:
+            timer.cancel()
+            timer.join()
+        if late.is_set():
+            raise UnavailableError(f"{what} did not take all data within {seconds:g} s")
+        errors.seek(0)
+        text = errors.read().decode(errors="replace")
+    return CompletedCommand(status=process.returncode, out=b"", err=text)
 
 
 def last_line(text: str) -> str:

@@ -173,6 +173,16 @@ def test_a_defective_machine_is_ended_before_another_one_is_requested():
     assert len(world.alive()) == 1
 
 
+def test_an_unfit_machine_ends_the_lease_without_a_second_one():
+    world = a_world()
+    world.fails = lambda action: "unfit" if action.call is Call.PREPARE else ""
+    lease = world.until(LeaseState.CLOSED)
+    assert lease.hopeless
+    assert lease.reason == "another Python"
+    assert [one.problem for one in lease.tries] == [TryProblem.UNFIT]
+    assert world.alive() == []
+
+
 def test_three_defective_machines_end_the_lease():
     world = a_world()
     world.fails = lambda action: "fault" if action.call is Call.PREPARE else ""

@@ -16,11 +16,13 @@ from gridmill.errors import (
     CredentialsError,
     GridmillError,
     InputError,
+    InstallError,
     MachineFaultError,
     NoMachineError,
     QuotaError,
     RefusedError,
     UnavailableError,
+    UnfitMachineError,
     explained,
 )
 from gridmill.ports.cloud import BuildingSite, CloudPort, MachineReport, RentingSite
@@ -228,11 +230,15 @@ def _prepared(renting: Renting, rental: SiteRental, action: Action, done: Future
     now = renting.now()
     try:
         report = done.result()
+    except UnfitMachineError as error:
+        why = explained(error)
+        _change(renting, rental, action, lambda one: faulty(one, action.key, why, TryProblem.UNFIT))
     except MachineFaultError as error:
         message = error.message
         _change(renting, rental, action, lambda one: faulty(one, action.key, message))
     except UnavailableError as error:
-        if isinstance(error, CredentialsError):  # otherwise the machine still boots
+        # after another error, the machine still boots
+        if isinstance(error, (CredentialsError, InstallError)):
             _note_problem(renting, rental, action, error)
     except GridmillError as error:
         _note_problem(renting, rental, action, error)

@@ -3,19 +3,20 @@ starts the light server. Afterwards it keeps in contact with the machine. Each s
 """
 
 import json
-import shlex
 import time
 from collections.abc import Callable
+from pathlib import Path
 from secrets import token_hex
 
 from gridmill.domain.frozen import dataclass
-from gridmill.errors import GridmillError, InstallError, MachineFaultError, StorageError, UnavailableError
+from gridmill.errors import MachineFaultError, StorageError, UnavailableError
 from gridmill.private_files import write_private
 from gridmill.sites.cloud.boot import FARM, WATCH, WatchSettings, arm_script
 from gridmill.sites.cloud.facts import PROBE, Facts, Promise, faults, read_facts
+from gridmill.sites.cloud.install import Installer, with_variables
 from gridmill.sites.cloud.keys import KeyFolder
 from gridmill.sites.cloud.settings import CloudSettings
-from gridmill.sites.cloud.wheel import build_wheel, installed_hash
+from gridmill.sites.cloud.wheel import installed_hash
 from gridmill.sites.ssh import CompletedCommand, SshShell, last_line
 from gridmill.version import __version__
 
@@ -25,7 +26,6 @@ _SSH_SECONDS = 15.0
 """The longest time for which one call waits for the SSH server. The caller repeats the call."""
 _PAUSE_SECONDS = 0.2
 _CHECK_SECONDS = 90.0
-_INSTALL_SECONDS = 1200.0
 _CLEAN_SECONDS = 120.0
 _START_SECONDS = 90.0
 _CONTACT_SECONDS = 10.0
@@ -33,16 +33,6 @@ _MEMORY_SHARE = 0.9
 """The fraction of the machine's memory that pods may use. The system and the light server use the rest."""
 _PLACES = "/opt/gridmill-{hash}"
 
-_INSTALL = """umask 022
-set -e
-mkdir -p "$PLACE"
-cd "$PLACE"
-cat > "$NAME"
-venv() { "$BASE" -m venv --system-site-packages env; }
-venv || { apt-get update -q && apt-get install -qy python3-venv && venv; }
-env/bin/python -m pip install --disable-pip-version-check --quiet "$NAME[$EXTRAS]"
-touch done
-"""
 START = """umask 022
 mkdir -p "$FARM" && chmod 711 "$FARM" && cd "$FARM" || exit 1
 export GRIDMILL_HOME="$FARM" GRIDMILL_ROOT="$FARM/storage" GRIDMILL_MEMORY="$MEMORY"
@@ -120,13 +110,12 @@ sync
 """The script that deletes what must not be in an image: the state of the watcher and of the light server,
 keys, and the state of cloud-init, so that the next boot is a first boot. The watcher goes on from a folder in
 memory. It can be repeated. Its variables are PYTHON, PLACE, VERSION, WATCH, FARM and RUN."""
-_OFFLINE = ("Retrying", "Temporary failure", "ConnectionError", "Could not resolve", "timed out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """An installation of Gridmill on a machine: its Python, and how it was installed (`image`, `cache` or
-    `wheel`)."""
+    """An installation of Gridmill on a machine: its Python, and how it was installed (`image`, `cache`,
+    `wheel` or `home`, see MachineReport)."""
 
     python: str
     how: str
@@ -159,12 +148,6 @@ def read_watch(text: str) -> WatchState:
         raise UnavailableError(f"the watcher of the machine wrote {first[:80]!r}") from error
 
 
-def with_variables(script: str, **values: object) -> str:
-    """Returns the script with these shell variables set at its beginning."""
-    head = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in values.items())
-    return head + script
-
-
 class RentedMachine:
     """One rented machine, as the control node reaches it over SSH. `say` is called with the current phase.
     Every method raises UnavailableError if the machine does not answer."""
@@ -176,13 +159,17 @@ class RentedMachine:
         watch: WatchSettings,
         say: Callable[[str], None],
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        wheels: Path,
     ) -> None:
+        """`wheels` is the folder of this home in which wheels of its packages are cached."""
         self.keys = keys
         self._site, self._watch, self._say = site, watch, say
         self._monotonic = monotonic
         self._began = monotonic()
         hint = f"Look at the machine's console at the provider, or try `gridmill ssh {keys.alias}`."
         self._shell = SshShell(keys.alias, keys.options, hint=hint)
+        self._installer = Installer(self._shell, site, wheels, say)
         self._python = ""
         self._memory_bytes = 0
         self._is_answering = False
@@ -246,24 +233,13 @@ class RentedMachine:
 
     def install(self, facts: Facts) -> Installed:
         """Installs this version of Gridmill, unless the image or an earlier installation contains it. Raises
-        InstallError and MachineFaultError."""
+        what `Installer.install` raises."""
         if facts.gridmill == __version__:
             return self._installed(self._site.python, "image")
         if facts.cached:
             return self._installed(f"{facts.cached}/env/bin/python", "cache")
-        self._say("installs Gridmill")
-        wheel = build_wheel()
-        script = with_variables(
-            _INSTALL,
-            PLACE=self._place(),
-            NAME=wheel.name,
-            BASE=self._site.base_python,
-            EXTRAS=self._site.extras,
-        )
-        done = self._shell.run(script, wheel.content, seconds=_INSTALL_SECONDS)
-        if done.status:
-            raise self._install_error(done)
-        return self._installed(f"{self._place()}/env/bin/python", "wheel")
+        how = self._installer.install(self._place(), len(facts.gpus))
+        return self._installed(f"{self._place()}/env/bin/python", how)
 
     def clean(self) -> None:
         """Makes the installed Python the one of the setting `python`, and deletes everything that belongs to
@@ -286,15 +262,6 @@ class RentedMachine:
     def _installed(self, python: str, how: str) -> Installed:
         self._python = python
         return Installed(python=python, how=how)
-
-    def _install_error(self, done: CompletedCommand) -> GridmillError:
-        why = last_line(done.err)
-        if any(word in done.err for word in _OFFLINE):
-            return InstallError(f"Gridmill could not be installed on the machine now: {why}")
-        return MachineFaultError(
-            f"Gridmill could not be installed on the machine: {why}",
-            hint="Set `base_python` of the site to a Python 3.11 or newer, or use a prepared image.",
-        )
 
     def start(self, *, joined: bool) -> str:
         """Starts the light server, unless it runs. Returns a join line, unless this home has `joined` the

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from gridmill.domain.amounts import show_seconds
@@ -186,7 +187,9 @@ class Rentals:
         last = lease.last_try
         end_command = "" if last is None else self._end_command(last.token)
         watch = watch_settings(lease, self._parsed.provider, end_command)
-        return RentedMachine(keys, self._parsed, watch, lambda text: self._say(lease.id, text))
+        wheels = self._settings.home / "cache" / "wheels"
+        say = partial(self._say, lease.id)
+        return RentedMachine(keys, self._parsed, watch, say, wheels=wheels)
 
     def _timed(self, work: _Preparing, phase: str, act: Callable[[], _T]) -> _T:
         began = self._monotonic()

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from enum import StrEnum
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
@@ -19,6 +20,7 @@ SETTINGS = {
     "python": "the Python of an image that contains Gridmill (default: /opt/gridmill/bin/python)",
     "base_python": "the Python on the machine with which Gridmill is installed (default: python3)",
     "extras": "the extras with which Gridmill is installed (default: data,learning,objects,tls)",
+    "packages": "the source of the packages that Gridmill needs: index, home or auto (default: auto)",
     "boot_timeout": "the time after which a machine without an SSH server is replaced (default: 10m)",
     "least_driver": "the least version of the NVIDIA driver on machines with GPUs (default: 525)",
     "ssh_from": "the networks from which SSH is reachable, separated by commas (default: 0.0.0.0/0)",
@@ -26,7 +28,18 @@ SETTINGS = {
 """The settings of every cloud site, besides the settings of its provider and the conditions for renting."""
 _EXTRAS = re.compile(r"[a-z0-9,]*")
 _DRIVER = re.compile(r"\d+(\.\d+)*")
+_SOURCES = re.compile("index|home|auto")
 _PATH = re.compile(r"/[^\x00-\x1f\x7f]+")
+
+
+class PackageSource(StrEnum):
+    """Where a machine gets the packages that Gridmill needs: from the package index of the machine, as wheels
+    of the packages of the control node (`home`), or from home only if the installation from the index
+    fails."""
+
+    INDEX = "index"
+    HOME = "home"
+    AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +51,7 @@ class CloudSettings:
     python: str
     base_python: str
     extras: str
+    packages: PackageSource
     boot_timeout_seconds: float
     least_driver: str
     allowed_addresses: tuple[str, ...]
@@ -59,6 +73,7 @@ def read(site: Site) -> CloudSettings:
         python=texts.one("python", _PATH, "/opt/gridmill/bin/python"),
         base_python=texts.one("base_python", PROGRAM, "python3"),
         extras=texts.one("extras", _EXTRAS, "data,learning,objects,tls"),
+        packages=PackageSource(texts.one("packages", _SOURCES, PackageSource.AUTO)),
         boot_timeout_seconds=texts.seconds("boot_timeout", "10m"),
         least_driver=texts.one("least_driver", _DRIVER, "525"),
         allowed_addresses=texts.networks("ssh_from", "0.0.0.0/0"),

@@ -6,7 +6,7 @@ import pytest
 
 from gridmill.domain.amounts import GIB
 from gridmill.sites.cloud.facts import PROBE, Facts, Promise, faults, read_facts
-from gridmill.sites.cloud.machine import with_variables
+from gridmill.sites.cloud.install import with_variables
 from gridmill.version import __version__
 
 GPU = "gpu=NVIDIA A10G, 23028, 550.54.15\n"

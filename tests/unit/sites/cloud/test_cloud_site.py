@@ -21,7 +21,8 @@ from gridmill.settings import read_settings
 from gridmill.sites.cloud import rentals as rentals_module
 from gridmill.sites.cloud.boot import END
 from gridmill.sites.cloud.connection import contact_seconds
-from gridmill.sites.cloud.machine import START, read_watch, with_variables
+from gridmill.sites.cloud.install import with_variables
+from gridmill.sites.cloud.machine import START, read_watch
 from gridmill.sites.cloud.rentals import Rentals, watch_settings
 from gridmill.sites.cloud.settings import read
 from gridmill.sites.cloud.site import CloudSite, ended_machine, make
