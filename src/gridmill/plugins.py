@@ -59,12 +59,12 @@ MACHINES: Mapping[str, str] = {
     "join": "gridmill.sites.farm.join:join_machine",
     "open": "gridmill.sites.farm.site:open_machine",
     "settings": "gridmill.sites.farm.site:machine_settings",
-    "exports": "gridmill.sites.farm.result_export:open_exports",
+    "exports": "gridmill.sites.farm.site:open_exports",
 }
 """The functions with which a site uses the light server on one of its machines: `join` makes this home a
 tenant of the server, `open` returns the SitePort of the machine, `settings` returns the settings that the
-site may have for its machines, with their descriptions, and `exports` opens the results that machines
-exported to a bucket."""
+site may have for its machines, with their descriptions, and `exports` opens the buckets of the
+site: results that machines exported, and data in transfer."""
 WISHES: Mapping[str, str] = {
     "slurm": "gridmill.sites.slurm.settings:check_resource",
     "cluster": "gridmill.sites.farm.site:check_resource",

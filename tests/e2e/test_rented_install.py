@@ -21,7 +21,7 @@ pipeline: p
 resources:
   burst: {type: command, site: burst, cpus: 1, memory: 256MiB, keep: 0s}
 jobs:
-  two: {resource: burst, command: "hostname; id -un; seq 3 > $GRIDMILL_OUTPUT/out"}
+  two: {resource: burst, command: "hostname; id -u; seq 3 > $GRIDMILL_OUTPUT/out"}
 """
 OTHER_PYTHON = """#!/bin/sh
 exec SYSTEM -c 'import re, sys
@@ -50,7 +50,7 @@ def test_a_machine_without_a_package_index_gets_the_packages_of_home(rent: Rent)
     assert lease.facts["installed"] == "home"
     said = rented.log(run).split()
     assert said[0] == "m20", "it ran on the machine"
-    assert said[1] != "root", "as a Unix user of its own, which can read the installation"
+    assert said[1] != "0", "as a Unix user of its own, which can read the installation"
     assert list((rented.settings.home / "cache" / "wheels").rglob("msgspec-*.whl"))
 
 

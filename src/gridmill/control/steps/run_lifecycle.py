@@ -54,10 +54,10 @@ def as_altered(ledger: Ledger, pipeline: Pipeline) -> Pipeline:
 def check_resource_settings(resource: Resource, site: Site) -> None:
     """Raise InputError, with the place of the setting, if the site does not support a setting of the
     resource."""
-    if resource.staging is not None and site.kind != SiteKind.CLUSTER:
+    if resource.staging is not None and site.kind not in (SiteKind.CLUSTER, SiteKind.CLOUD):
         raise InputError(
             f"a {site.kind} site has no `staging`: its jobs read the storage root directly",
-            hint="Leave out `staging`, or use a site of kind cluster.",
+            hint="Leave out `staging`, or use a site of kind cluster or cloud.",
             place=f"resource {resource.name}: staging",
         )
     if site.kind in WISHES:

@@ -69,8 +69,8 @@ touch done
 wheel, so that the machine needs neither pip nor ensurepip."""
 _COMPILE = """setsid nice -n 19 env/bin/python -P -m compileall -q env/lib < /dev/null > /dev/null 2>&1 &
 """
-"""The end of both scripts. The modules are compiled while the machine is used already. The users of jobs cannot
-store compiled modules."""
+"""The end of both scripts. The modules are compiled while the machine is used already, because the users of
+jobs cannot store compiled modules."""
 _OFFLINE = ("Retrying", "Temporary failure", "ConnectionError", "Could not resolve", "timed out")
 _REMEDY = (
     "Set `image` to an image that contains Gridmill (`gridmill build image`), set `base_python` of the site "

@@ -9,6 +9,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
 from gridmill.domain.rental_terms import RENTAL_SETTINGS, rental_terms
 from gridmill.domain.resource import Resource
+from gridmill.domain.route import Staging
 from gridmill.domain.setting_texts import PROGRAM, SettingTexts
 from gridmill.domain.site import Site, check_settings
 from gridmill.errors import InputError, NotFoundError
@@ -99,6 +100,13 @@ def check_resource(resource: Resource, site: Site) -> None:
             place=f"resource {resource.name}: site",
         )
     rental_terms(resource, site)
+    staging = resource.staging or Staging.DIRECT
+    if staging is not Staging.DIRECT and not site.settings.get(staging):
+        raise InputError(
+            f"site {site.name} has no bucket for `staging: {staging}`",
+            hint=f"Set one: `gridmill configure site {site.name} --{staging} s3://BUCKET/PREFIX`.",
+            place=f"resource {resource.name}: staging",
+        )
 
 
 def check_site(site: Site) -> None:

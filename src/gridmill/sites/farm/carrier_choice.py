@@ -269,8 +269,9 @@ class BucketCollector:
             return sweep(self._bucket(lot), now - timedelta(seconds=STALE_SECONDS), but=self._uses)
         kept = self._kept(lot)
         kept.clear(now - timedelta(seconds=self._keep_seconds))
-        if kept.is_empty():
-            self._prefixes.done(lot)
+        with HOLDS.clearing(lot) as free:  # another object of this process may use the place
+            if free and kept.is_empty():
+                self._prefixes.done(lot)
 
     def clear(self, others: Iterable[BucketPrefix]) -> None:
         """Deletes all objects of a removed site. Objects at places that are also in `others` are not
@@ -310,23 +311,27 @@ SETTINGS = {
 _KEEP = "30d"
 
 
-class BucketEndpoints:
-    """Opens the buckets of one site for transfers. This class is safe to use from several threads. This home
-    puts its objects for one use below PREFIX/TENANT/SITE, and its objects for repeated use below
-    PREFIX/kept/TENANT."""
+class SiteBuckets:
+    """Opens the buckets of one site, and deletes unneeded objects of this home in them. This class is safe to
+    use from several threads. This home puts its objects for one use below PREFIX/TENANT/SITE, and its objects
+    for repeated use below PREFIX/kept/TENANT."""
 
     def __init__(
         self,
-        farm: FarmClient,
         site: Site,
         tenant: str,
         folder: Path,
         resolve: Callable[[str], str] | None = None,
+        *,
+        is_of_machines: bool = False,
     ) -> None:
         """`tenant` is the name of this home at the farm, and `folder` contains notes on the used buckets.
-        `resolve` returns the value of a secret. Raises InputError for invalid settings."""
+        `resolve` returns the value of a secret. With `is_of_machines`, objects for one use are below
+        PREFIX/TENANT/SITE/transfers: exported results are below PREFIX/TENANT/SITE, too, and must not be
+        deleted as unneeded. Raises InputError for invalid settings."""
         self._resolve = resolve or no_secrets
-        self._farm, self._site, self._tenant, self._folder = farm, site, tenant, folder
+        self._site, self._tenant, self._folder = site, tenant, folder
+        self._once = f"{tenant}/{site.name}{'/transfers' if is_of_machines else ''}"
         self._lock = threading.Lock()
         self._opened: dict[tuple[object, ...], BucketClient] = {}
         self._kept: dict[tuple[str, str], BucketCache] = {}
@@ -342,22 +347,6 @@ class BucketEndpoints:
             folder / "swept",
             check(site),
         )
-
-    def endpoint(self, staging: Staging, sizes: Mapping[str, int]) -> ChunkEndpoint:
-        """Returns the endpoint for transfers to and from the farm. `sizes` are the sizes in bytes of all
-        chunks of the transfer.
-
-        Raises InputError if the site has no bucket, StorageError, and UnavailableError while a bucket is
-        being cleared or after the site was closed.
-        """
-        if staging == Staging.DIRECT:
-            return self._farm
-        url = bucket_of(self._site, staging)
-        once = self._new_prefix(f"{url}/{self._tenant}/{self._site.name}", self._uses.folder)
-        if staging == Staging.EXPORT:
-            return ExportBucketEndpoint(self._farm, self._bucket(once), sizes, self._uses)
-        kept = self._keeping(self._new_prefix(f"{url}/kept/{self._tenant}"))
-        return SharedBucketEndpoint(self._farm, kept, self._bucket(once), sizes, self._uses)
 
     def _new_prefix(self, url: str, folder: str = "") -> BucketPrefix:
         lot = BucketPrefix(url=url, endpoint=self._site.settings.get("endpoint", ""), folder=folder)
@@ -423,7 +412,8 @@ class BucketEndpoints:
         """Deletes the objects of a removed site in buckets, except objects at places that other sites of
         this home use too."""
         self._release()
-        others = (folder for folder in self._folder.parent.glob("*/lots") if folder.parent != self._folder)
+        every = self._folder.parent.parent.glob("*/*/lots")  # of farms, and of sites with rented machines
+        others = (folder for folder in every if folder.parent != self._folder)
         self.sweeper.clear([lot for folder in others for lot in BucketPrefixes(folder).all()])
 
     def close(self) -> None:
@@ -432,6 +422,46 @@ class BucketEndpoints:
         LIVE.discard(self._uses.folder)
         self._release()
         self.sweeper.close()
+
+
+class BucketEndpoints(SiteBuckets):
+    """Opens the buckets of one site for transfers to and from one farm. This class is safe to use from
+    several threads."""
+
+    def __init__(
+        self,
+        farm: FarmClient,
+        site: Site,
+        tenant: str,
+        folder: Path,
+        resolve: Callable[[str], str] | None = None,
+        *,
+        is_of_machines: bool = False,
+    ) -> None:
+        """See SiteBuckets. `tenant` is the name of this home at the farm."""
+        super().__init__(site, tenant, folder, resolve, is_of_machines=is_of_machines)
+        self._farm = farm
+
+    def endpoint(self, staging: Staging, sizes: Mapping[str, int]) -> ChunkEndpoint:
+        """Returns the endpoint for transfers to and from the farm. `sizes` are the sizes in bytes of all
+        chunks of the transfer.
+
+        Raises InputError if the site has no bucket, StorageError, and UnavailableError while a bucket is
+        being cleared or after the site was closed.
+        """
+        if staging == Staging.DIRECT:
+            return self._farm
+        url = bucket_of(self._site, staging)
+        once = self._new_prefix(f"{url}/{self._once}", self._uses.folder)
+        if staging == Staging.EXPORT:
+            return ExportBucketEndpoint(self._farm, self._bucket(once), sizes, self._uses)
+        kept = self._keeping(self._new_prefix(f"{url}/kept/{self._tenant}"))
+        return SharedBucketEndpoint(self._farm, kept, self._bucket(once), sizes, self._uses)
+
+
+def notes_of_machines(home: Path, site: str) -> Path:
+    """Returns the folder with the notes on the buckets of a site with rented machines."""
+    return home / "buckets" / site
 
 
 def no_secrets(name: str) -> str:

@@ -32,11 +32,9 @@ from gridmill.domain.storage_uri import below
 from gridmill.domain.version_manifest import contents_uri
 from gridmill.errors import DataError, GridmillError, InputError, NotFoundError, StorageError
 from gridmill.private_files import write_private
-from gridmill.settings import Settings
 from gridmill.sites.attempt_inputs import counts
-from gridmill.sites.farm.carrier_choice import bucket_of
+from gridmill.sites.farm.carrier_choice import SiteBuckets, bucket_of
 from gridmill.sites.farm.client import FarmClient
-from gridmill.sites.farm.join import tenant_name
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.contents import list_contents, write_contents
 from gridmill.transfer.engine import pull
@@ -159,11 +157,14 @@ class ResultExports:
         folder: Path,
         open_bucket: Callable[[str, str, float], "BucketClient"],
         now: Callable[[], float] = time.time,
+        buckets: SiteBuckets | None = None,
     ) -> None:
         """`folder` contains the records. `open_bucket` opens a URL of a bucket at an endpoint, and signs URLs
-        for a number of seconds."""
+        for a number of seconds. `buckets` are the buckets through which data is transferred to the machines
+        of the site: unneeded objects in them are deleted too."""
         self._site, self._tenant, self._root = site, tenant, root
         self._folder, self._open_bucket, self._now = folder, open_bucket, now
+        self._buckets = buckets
         self._records = ExportRecords(folder / "records")
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -313,15 +314,21 @@ class ResultExports:
                 _LOG.warning("exports_not_deleted attempt=%s reason=%s", record.attempt_id, error)
             else:
                 self._records.delete(record)
+        if self._buckets is not None:
+            self._buckets.clear()
 
     def start(self) -> None:
-        """Starts a thread that deletes objects."""
+        """Starts threads that delete objects."""
+        if self._buckets is not None:
+            self._buckets.start()
         self._thread = threading.Thread(target=self._run, name="gridmill-exports", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stops the thread. May be repeated."""
+        """Stops the threads. May be repeated."""
         self._over.set()
+        if self._buckets is not None:
+            self._buckets.close()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
 
@@ -390,9 +397,3 @@ def open_bucket(url: str, endpoint: str, seconds: float) -> "BucketClient":
     from gridmill.transfer.bucket import BucketClient
 
     return BucketClient(url, {"endpoint": endpoint} if endpoint else {}, pass_seconds=seconds)
-
-
-def open_exports(settings: Settings, site: Site) -> ResultExports:
-    """Opens the exported results of a site with rented machines."""
-    folder = settings.home / "exports" / site.name
-    return ResultExports(site, tenant_name(settings.home), settings.root, folder, open_bucket)

@@ -41,7 +41,7 @@ from gridmill.sites.farm.client import FarmClient, member
 from gridmill.sites.farm.credentials import CredentialFiles, keeping
 from gridmill.sites.farm.join import read_controller, tenant_name
 from gridmill.sites.farm.relay import Relay, UndeliveredEvents, Words
-from gridmill.sites.farm.result_export import MachineExports, ResultExports
+from gridmill.sites.farm.result_export import MachineExports, ResultExports, open_bucket
 from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.transfer.progress import LATELY_SECONDS, TransferState
 
@@ -505,7 +505,8 @@ def make(
     farm_settings = read(site)
     kept = keeping(settings.home, site.name)
     farm = member(kept, read_controller(site.address) if site.address else None)
-    return _open(settings, site, kept, farm, farm_settings, resolve)
+    buckets = carrier_choice.BucketEndpoints(farm, site, tenant_name(settings.home), kept.folder, resolve)
+    return _open(settings, site, kept, farm, farm_settings, buckets)
 
 
 def machine_settings() -> dict[str, str]:
@@ -527,8 +528,7 @@ def open_machine(
     with the credentials in `folder`. Settings of the site that a farm does not have are ignored, and so are
     keys, because they belong to the account of the provider. The pods continue for `lease_seconds` without
     contact. The machine may upload results to `exports`. Raises InputError."""
-    some = {name: one for name, one in site.settings.items() if name in machine_settings()}
-    place = replace(site, kind=SiteKind.CLUSTER, settings=some, address=None)
+    place = _of_machines(site)
     kept = CredentialFiles(folder=folder)
     settings_of_farm = replace(read(place), lease_seconds=max(lease_seconds, _LEAST_LEASE_SECONDS))
     farm = member(kept)
@@ -536,7 +536,26 @@ def open_machine(
     if exports is not None:
         until = time.time() + lease_seconds + AFTER_CAP_SECONDS
         of_machine = MachineExports(exports, farm, until, dead_man_seconds)
-    return _open(settings, place, kept, farm, settings_of_farm, None, of_machine)
+    # the notes on the buckets outlive the machine
+    notes = carrier_choice.notes_of_machines(settings.home, site.name)
+    buckets = carrier_choice.BucketEndpoints(
+        farm, place, tenant_name(settings.home), notes, is_of_machines=True
+    )
+    return _open(settings, place, kept, farm, settings_of_farm, buckets, of_machine)
+
+
+def _of_machines(site: Site) -> Site:
+    some = {name: one for name, one in site.settings.items() if name in machine_settings()}
+    return replace(site, kind=SiteKind.CLUSTER, settings=some, address=None)
+
+
+def open_exports(settings: Settings, site: Site) -> ResultExports:
+    """Opens the buckets of a site with rented machines: the exported results, and the data in transfer."""
+    folder = settings.home / "exports" / site.name
+    tenant = tenant_name(settings.home)
+    notes = carrier_choice.notes_of_machines(settings.home, site.name)
+    buckets = carrier_choice.SiteBuckets(_of_machines(site), tenant, notes, is_of_machines=True)
+    return ResultExports(site, tenant, settings.root, folder, open_bucket, buckets=buckets)
 
 
 def _open(
@@ -545,13 +564,10 @@ def _open(
     kept: CredentialFiles,
     farm: FarmClient,
     farm_settings: FarmSettings,
-    resolve: Callable[[str], str] | None,
+    there_and_back: carrier_choice.BucketEndpoints,
     exports: MachineExports | None = None,
 ) -> SitePort:
     notes = kept.folder / "carried"
-    there_and_back = carrier_choice.BucketEndpoints(
-        farm, site, tenant_name(settings.home), kept.folder, resolve
-    )
     carrying = HomeAttemptData(
         farm, settings.root, settings.home / "bundles", notes, farm_settings.rate, there_and_back, exports
     )
