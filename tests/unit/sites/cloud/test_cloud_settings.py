@@ -1,7 +1,9 @@
 import pytest
 
+from gridmill.control.steps.run_lifecycle import check_resource_settings
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource
+from gridmill.domain.route import Staging
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError
 from gridmill.plugins import find
@@ -70,3 +72,12 @@ def test_every_setting_of_a_provider_and_of_rentals_is_accepted():
         text = {"ssh_from": "192.0.2.0/24"}.get(name, "x")
         read(Site(name="a", kind=SiteKind.CLOUD, settings={"provider": "aws", name: text}))
     read(site(rate="20MiB", checkpoints="1m", export="s3://bucket/prefix", budget="200"))
+
+
+def test_data_may_pass_through_a_bucket_of_the_site():
+    resource = Resource(name="trainer", type=JobKind.TRAINING, site="burst", staging=Staging.SHARED)
+    check_resource_settings(resource, site(shared="s3://bucket"))
+    with pytest.raises(InputError, match="no bucket for `staging: shared`") as error:
+        check_resource_settings(resource, site(export="s3://bucket"))
+    assert error.value.place == "resource trainer: staging"
+    assert "configure site burst --shared" in error.value.hint

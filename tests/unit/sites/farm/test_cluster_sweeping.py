@@ -8,14 +8,18 @@ from pathlib import Path
 import pytest
 from tests.kit.little_bucket import LittleBucket, little_bucket
 
+from gridmill.domain.route import Staging
+from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import UnavailableError
 from gridmill.sites.farm.carrier_choice import (
     HOLDS,
     LATE_SECONDS,
     LIVE,
     BucketCollector,
+    BucketEndpoints,
     BucketPrefix,
     BucketPrefixes,
+    SiteBuckets,
 )
 from gridmill.transfer.bucket_cache import BucketCache
 from gridmill.transfer.bucket_exchange import ExportBucketEndpoint, UniqueNames
@@ -223,3 +227,22 @@ def test_a_second_port_of_the_site_leaves_what_the_first_is_using(
         LIVE.discard(first.uses.folder)
     second.sweeper.sweep_unused()
     assert name not in bucket.objects
+
+
+def test_the_notes_of_buckets_of_rented_machines_outlive_the_machines(tmp_path: Path) -> None:
+    root = f"file://{tmp_path}/bucket"
+    site = Site(name="burst", kind=SiteKind.CLOUD, settings={})
+    machine = BucketEndpoints(object(), site, "me", tmp_path / "buckets/burst", is_of_machines=True)  # type: ignore[arg-type]
+    of_site = SiteBuckets(site, "me", tmp_path / "buckets/burst", is_of_machines=True)
+    machine._site.settings["shared"] = root  # type: ignore[index]  # the settings take none that is a folder
+    machine.endpoint(Staging.SHARED, {})
+    notes = {lot.url for lot in BucketPrefixes(tmp_path / "buckets/burst/lots").all()}
+    # exported results are below me/burst, and must not count as unneeded data of a transfer
+    assert notes == {f"{root}/kept/me", f"{root}/me/burst/transfers"}
+    of_site.sweeper.sweep_old(datetime.now(UTC))
+    assert len(BucketPrefixes(tmp_path / "buckets/burst/lots").all()) == 2, "a machine uses both places"
+    machine.close()
+    of_site.sweeper.sweep_old(datetime.now(UTC))
+    [left] = BucketPrefixes(tmp_path / "buckets/burst/lots").all()
+    assert left.folder, "only the note of the late objects of the machine is left"
+    of_site.close()
