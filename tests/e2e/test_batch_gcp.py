@@ -10,8 +10,10 @@ import pytest
 
 from gridmill.domain.states import AttemptState, RunState
 from gridmill.testing.cloud.cloud_faults import BatchFaults
+from gridmill.testing.cloud.cloud_storage import CloudStorageSimulation, simulated_cloud_storage
 from gridmill.testing.cloud.containers import Image
 from gridmill.testing.cloud.gcp_batch.simulation import GcpBatchSimulation, simulated_gcp_batch
+from gridmill.transfer.bucket import BucketClient
 from tests.e2e.test_batch_site import ONCE, Home, server, two
 from tests.kit.objectstore import KEYS
 
@@ -93,6 +95,74 @@ def test_a_stopped_job_ends_at_google(home: GcpHome) -> None:
     home.node.grid.stop_run(run)
     home.ended(run)
     home.wait(lambda: not home.running(), "the job has ended at the service")
+
+
+class StorageHome(GcpHome):
+    """A home with a bucket of Cloud Storage. The machines get tokens that are valid for five seconds."""
+
+    def __init__(self, folder: Path, storage: CloudStorageSimulation, gcp: GcpBatchSimulation) -> None:
+        self.storage, self.jobs = storage, storage.email
+        super().__init__(folder, storage.endpoint_url, gcp)
+
+    def make_bucket(self, endpoint: str) -> BucketClient:
+        return BucketClient("gs://bucket", {"endpoint": endpoint})
+
+
+@pytest.fixture
+def storage(
+    tmp_path: Path, gcp: GcpBatchSimulation, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StorageHome]:
+    monkeypatch.setattr("gridmill.clouds.gcp.requests._BUCKET_SECONDS", 0.0)  # asks before each request
+    for name in KEYS:
+        monkeypatch.delenv(name)
+    jobs = gcp.add_service_account("jobs")
+    with simulated_cloud_storage(gcp.world.accounts, gcp.world.lock, jobs.email) as simulation:
+        simulation.token_seconds = 5.0
+        variables = {**simulation.variables(), "PATH": os.environ["PATH"]}
+        gcp.add_image("gridmill:test", Image(environment=variables))
+        made = StorageHome(tmp_path, simulation, gcp)
+        yield made
+        made.close()
+
+
+def test_a_job_at_google_keeps_access_to_cloud_storage_longer_than_its_first_token(
+    storage: StorageHome,
+) -> None:
+    run = storage.start(ONCE.replace("exec sleep 600", "while :; do echo works; sleep 0.2; done"))
+    storage.wait(lambda: "works" in storage.log(run), "the job runs")
+    first = len(storage.storage.issued)
+    storage.wait(lambda: len(storage.storage.issued) > first + 2, "the container has other tokens")
+    denied = len(storage.storage.issued)
+    storage.gcp.revoke(storage.jobs)  # the container gets tokens that the bucket refuses
+    storage.wait(lambda: storage.storage.refused > 2, "the bucket refuses access")
+    storage.gcp.restore(storage.jobs)
+    storage.wait(lambda: len(storage.storage.issued) > denied + 2, "the container has access again")
+    [job] = storage.running()
+    storage.gcp.preempt(job)
+    view = storage.ended(run)
+    assert view.run.state is RunState.SUCCEEDED, two(view).job.message
+    assert [one.state for one in two(view).attempts] == [AttemptState.LOST, AttemptState.SUCCEEDED]
+    output = storage.settings.root / two(view).artifacts[0].output.uri / "out"
+    assert output.read_text().split()[:2] == ["20000", "19999"]
+    storage.wait(
+        lambda: not [one for one in storage.storage.objects if "/attempts/" in one],
+        "the objects of the attempts are deleted",
+    )
+
+
+def test_a_new_key_of_the_home_is_used_while_a_job_runs(storage: StorageHome) -> None:
+    go = storage.folder / "go"
+    run = storage.start(f"echo waits; while [ ! -e '{go}' ]; do sleep 0.1; done")
+    storage.wait(lambda: "waits" in storage.log(run), "the job runs")
+    storage.gcp.revoke()
+    grid = storage.node.grid
+    storage.wait(lambda: any("batch" in one for one in grid.control().problems), "the problem is shown")
+    go.touch()
+    other = storage.gcp.add_service_account("renewed")
+    grid.add_secret("gcp-key", json.dumps(storage.gcp.key_file(other)))
+    view = storage.ended(run)
+    assert view.run.state is RunState.SUCCEEDED, two(view).job.message
+    assert len(storage.gcp.jobs()) == 1
 
 
 def test_a_job_that_stays_queued_at_google_fails(

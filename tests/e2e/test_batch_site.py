@@ -55,9 +55,7 @@ class Home:
 
     def __init__(self, folder: Path, endpoint: str, queue: str, **more: str) -> None:
         self.folder = folder
-        bucket = f"batch-{uuid4().hex}"
-        make_bucket(endpoint, bucket)
-        self.bucket = BucketClient(f"s3://{bucket}", {"endpoint": endpoint})
+        self.bucket = self.make_bucket(endpoint)
         self.settings = read_settings(
             {"GRIDMILL_HOME": str(folder / "home"), "GRIDMILL_GRACE": "1", "GRIDMILL_OBSERVE": "0.2"}
         )
@@ -65,7 +63,7 @@ class Home:
         settings = {
             "service": "processes",
             **({"queue": queue} if queue else {}),
-            "bucket": f"s3://{bucket}/some/prefix",
+            "bucket": f"{self.bucket.url}/some/prefix",
             "bucket_endpoint": endpoint,
             "python": sys.executable,
             "cpus": "1",
@@ -77,6 +75,12 @@ class Home:
         self.prepare()
         self.site = Site(name="batch", kind=SiteKind.BATCH, settings=settings)
         self.node.grid.add_site(self.site)
+
+    def make_bucket(self, endpoint: str) -> BucketClient:
+        """A new bucket on the server."""
+        bucket = f"batch-{uuid4().hex}"
+        make_bucket(endpoint, bucket)
+        return BucketClient(f"s3://{bucket}", {"endpoint": endpoint})
 
     def prepare(self) -> None:
         """What is done before the site is added."""

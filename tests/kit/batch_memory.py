@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gridmill.domain.frozen import replace
 from gridmill.errors import GridmillError, UnavailableError
-from gridmill.ports.batch import BatchJob, BatchPhase, BatchRequest, QueueProblem
+from gridmill.ports.batch import BatchJob, BatchPhase, BatchRequest, OpenJob, QueueProblem
 from gridmill.transfer.bucket import BucketClient
 
 
@@ -57,6 +57,17 @@ class Service:
             raise self.error
         return {one: self.jobs[one] for one in ids if one in self.jobs}
 
+    def open_jobs(self, mark: str) -> Sequence[OpenJob]:
+        if self.error is not None:
+            raise self.error
+        names = {id: name for name, id in self.names.items()}
+        running = [one for one in self.jobs.values() if one.phase is not BatchPhase.ENDED]
+        jobs = [
+            OpenJob(id=one.id, name=names.get(one.id, ""), status=one.status, end_command=f"end {one.id}")
+            for one in running
+        ]
+        return [one for one in jobs if one.name.startswith(f"gm-{mark}-")]
+
     def cancel(self, id: str, reason: str) -> None:
         if self.error is not None:
             self.refused.append(id)
@@ -72,7 +83,7 @@ class Service:
     def diagnose(self, job: BatchJob, request: BatchRequest) -> QueueProblem | None:
         return None
 
-    def bucket_credentials(self) -> None:
+    def bucket_credentials(self, bucket: str) -> None:
         """The environment has the credentials."""
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from gridmill.domain.states import Cause
 from gridmill.errors import UnavailableError
-from gridmill.ports.batch import BatchJob, BatchPhase, BatchRequest, QueueProblem
+from gridmill.ports.batch import BatchJob, BatchPhase, BatchRequest, OpenJob, QueueProblem
 
 _SERVICES: dict[str, "ProcessBatch"] = {}
 
@@ -80,6 +80,14 @@ class ProcessBatch:
                     self._change(job_id, **ended, exit_code=process.returncode, reason=reason, cause=cause)
             return {job_id: self.jobs[job_id] for job_id in ids if job_id in self.jobs}
 
+    def open_jobs(self, mark: str) -> Sequence[OpenJob]:
+        states = self.describe(list(self.jobs))
+        return [
+            OpenJob(id=id, name=self.requests[id].name, status=one.status, end_command=f"end {id}")
+            for id, one in states.items()
+            if one.phase is not BatchPhase.ENDED and self.requests[id].name.startswith(f"gm-{mark}-")
+        ]
+
     def cancel(self, id: str, reason: str) -> None:
         with self._lock:
             process = self.processes.get(id)
@@ -100,7 +108,7 @@ class ProcessBatch:
     def running(self) -> list[str]:
         return [job_id for job_id, one in self.processes.items() if one.poll() is None]
 
-    def bucket_credentials(self) -> None:
+    def bucket_credentials(self, bucket: str) -> None:
         """The environment has the credentials."""
 
     def close(self) -> None:

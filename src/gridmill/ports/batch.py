@@ -74,6 +74,17 @@ class QueueProblem:
     hopeless: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenJob:
+    """A job that has not ended. `name` is the name of its request, `status` the state in the words of the
+    service, and `end_command` a command line that ends the job."""
+
+    id: str
+    name: str
+    status: str
+    end_command: str
+
+
 def node_id(id: str, node: int) -> str:
     """Return the id of a node of a job with several nodes."""
     return f"{id}#{node}"
@@ -104,6 +115,9 @@ class BatchPort(Protocol):
         """Return the states of jobs by their ids. Jobs that the service does not know are left out. The id
         of a node of a job is `node_id`; a node that does not exist yet has the state of its job."""
 
+    def open_jobs(self, mark: str) -> Sequence[OpenJob]:
+        """Return all jobs that have not ended and whose names begin with `gm-MARK-`."""
+
     def cancel(self, id: str, reason: str) -> None:
         """End a job, or the job with all its nodes if `id` is the id of a node. Its container gets SIGTERM,
         and later SIGKILL. The method does not wait until the job has ended, and ignores jobs that have ended
@@ -112,10 +126,10 @@ class BatchPort(Protocol):
     def diagnose(self, job: BatchJob, request: BatchRequest) -> QueueProblem | None:
         """Return the reason why a queued job does not start, or None if the service shows no reason."""
 
-    def bucket_credentials(self) -> Callable[[], Mapping[str, Any]] | None:
-        """Return a function that returns the present credentials of the home for a bucket of the provider, in
-        the form of obstore. The result is None if the settings of the bucket or the environment have the
-        credentials."""
+    def bucket_credentials(self, bucket: str) -> Callable[[], Mapping[str, Any]] | None:
+        """Return a function that returns the present credentials of the home for a bucket, whose URL is
+        `bucket`, in the form of obstore. The result is None if the bucket is not of this provider, or if the
+        settings of the bucket or the environment have the credentials."""
 
     def close(self) -> None:
         """Close all connections."""

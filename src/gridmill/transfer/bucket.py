@@ -46,6 +46,7 @@ _TRIED = re.compile(
 """Matches the description of the request that obstore writes before the result in an error message."""
 _REFUSAL = re.compile(r"<Code>(?P<code>\w+)</Code>(.*<Message>(?P<told>[^<]+)</Message>)?", re.DOTALL)
 _SKEWED = "RequestTimeTooSkewed"
+_REFUSED = ("401 Unauthorized", "403 Forbidden")
 _S3 = {"disable_bulk_delete": "true"}  # some servers with the S3 protocol do not support bulk deletes
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _READING = {"timeout": timedelta(seconds=900), "read_timeout": timedelta(seconds=30)}
@@ -179,8 +180,9 @@ def open_store(
 ) -> object:
     """Opens the store of obstore for `s3://BUCKET/PREFIX`, `gs://…` or `file:///FOLDER`.
 
-    `options` are the options of obstore for this kind of store, for example `endpoint`. Options that are
-    missing, such as the credentials, are taken from the environment. With `puts`, the returned store has the
+    `options` are the options of obstore for this kind of store. The option `endpoint` is the server of the
+    bucket for every kind of store. Options that are missing, such as the credentials, are taken from the
+    environment. With `puts`, the returned store has the
     timeouts for putting objects. Without `puts`, the returned store has the timeouts for all other requests.
     `credentials` returns the present credentials, which are asked for again when they expire. Raises
     InputError.
@@ -192,7 +194,7 @@ def open_store(
     check_bucket(url)
     plain = any(value.startswith("http://") for value in options.values())
     client: Any = {"allow_http": plain, **(_PUTTING if puts else _READING)}
-    settings = {**(_S3 if scheme == "s3" else {}), **options}
+    settings = {**(_S3 if scheme == "s3" else {}), **_named(scheme, options)}
     with explained(url, refused=BaseError):
         return from_url(
             url,
@@ -201,6 +203,14 @@ def open_store(
             retry_config=_RETRIES,
             credential_provider=cast(Any, credentials),
         )
+
+
+def _named(scheme: str, options: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the options with the names that obstore has for this kind of store."""
+    if scheme != "gs" or "endpoint" not in options:
+        return options
+    rest = {name: value for name, value in options.items() if name != "endpoint"}
+    return {**rest, "base_url": options["endpoint"]}
 
 
 @contextmanager
@@ -216,7 +226,7 @@ def explained(url: str, *, refused: type[BaseException] = PermissionDeniedError)
             raise TransferRefusedError(
                 "there are no credentials for this bucket", place=url, hint=_SAY
             ) from error
-        if "403 Forbidden" in str(error):
+        if any(status in str(error) for status in _REFUSED):
             raise _refusal(error, url) from error
         raise errors.UnavailableError(_line(error), place=url) from error
 

@@ -19,7 +19,7 @@ from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.naming import suggestion
 from gridmill.domain.states import Cause
 from gridmill.errors import InputError, NotFoundError, RefusedError
-from gridmill.ports.batch import BatchJob, BatchPhase, BatchRequest, QueueProblem, whole_id
+from gridmill.ports.batch import BatchJob, BatchPhase, BatchRequest, OpenJob, QueueProblem, whole_id
 
 KNOWN: Mapping[str, str] = {
     "region": "the region, such as eu-central-1",
@@ -244,6 +244,27 @@ class AwsBatch:
         states = ((id, node_state(id, jobs.get(id), jobs.get(whole_id(id)))) for id in ids)
         return {id: state for id, state in states if state is not None}
 
+    def open_jobs(self, mark: str) -> Sequence[OpenJob]:
+        """See BatchPort. The jobs are listed by state, because a list by name also has the jobs that ended
+        in the last seven days."""
+        found: dict[str, OpenJob] = {}
+        for status in (one for one, phase in _PHASES.items() if phase is not BatchPhase.ENDED):
+            more: dict[str, object] = {}
+            while True:
+                answer = self._call("ListJobs", jobQueue=self._settings.queue, jobStatus=status, **more)
+                for one in answer.get("jobSummaryList") or ():
+                    if str(one.get("jobName", "")).startswith(f"gm-{mark}-"):
+                        found[str(one["jobId"])] = self._open_job(one, status)
+                if not answer.get("nextToken"):
+                    break
+                more = {"nextToken": answer["nextToken"]}
+        return tuple(found.values())
+
+    def _open_job(self, listed: Mapping[str, Any], status: str) -> OpenJob:
+        id, region = str(listed["jobId"]), self._settings.region
+        command = f"aws batch terminate-job --region {region} --job-id {id} --reason unknown"
+        return OpenJob(id=id, name=str(listed["jobName"]), status=status, end_command=command)
+
     def cancel(self, id: str, reason: str) -> None:
         """See BatchPort. TerminateJob also cancels a job that has not started."""
         try:
@@ -283,9 +304,10 @@ class AwsBatch:
             for one in answer.get("InstanceTypes") or ()
         }
 
-    def bucket_credentials(self) -> Callable[[], Mapping[str, Any]] | None:
+    def bucket_credentials(self, bucket: str) -> Callable[[], Mapping[str, Any]] | None:
         """See BatchPort. The credentials of a profile are also used for the bucket."""
-        return self._requests.credentials if self._settings.account.profile else None
+        is_own = bucket.startswith("s3://") and self._settings.account.profile
+        return self._requests.credentials if is_own else None
 
     def close(self) -> None:
         """See BatchPort."""

@@ -6,7 +6,7 @@ and "Quotas and limits".
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
@@ -27,7 +27,7 @@ from gridmill.errors import (
     NotFoundError,
     RefusedError,
 )
-from gridmill.ports.batch import BatchJob, BatchPhase, BatchRequest, QueueProblem
+from gridmill.ports.batch import BatchJob, BatchPhase, BatchRequest, OpenJob, QueueProblem
 
 KNOWN: Mapping[str, str] = {
     "region": "the region of the jobs, such as europe-west4",
@@ -189,26 +189,42 @@ class GcpBatch:
         return {id: job for id, job in found.items() if job is not None}
 
     def _open_jobs(self) -> Mapping[str, BatchJob]:
-        """Return the states of all jobs of the owner that have not ended, by their ids. Jobs that ended are
-        left out, because the service keeps them for months. The result is empty if the service refuses the
-        list."""
-        over = (state for state, phase in _PHASES.items() if phase is BatchPhase.ENDED)
-        terms = (f'labels.{_OWNER}="{self._owner}"', *(f'status.state!="{state}"' for state in over))
-        query: dict[str, Any] = {"filter": " AND ".join(terms), "pageSize": _PAGE}
+        """Return the states of all jobs of the owner that have not ended, by their ids. The result is
+        incomplete if the service refuses the list."""
         jobs: dict[str, BatchJob] = {}
+        with suppress(CredentialsError, RefusedError, InputError):
+            for one in self._listed(self._owner):
+                jobs |= {one.id: one}
+        return jobs
+
+    def _listed(self, owner: str) -> Iterator[BatchJob]:
+        """Yield all jobs of the owner that have not ended. Jobs that ended are left out, because the service
+        keeps them for months."""
+        over = (state for state, phase in _PHASES.items() if phase is BatchPhase.ENDED)
+        terms = (f'labels.{_OWNER}="{owner}"', *(f'status.state!="{state}"' for state in over))
+        query: dict[str, Any] = {"filter": " AND ".join(terms), "pageSize": _PAGE}
         for _ in range(_MOST_PAGES):
-            try:
-                answer = self._call("jobs.list", f"{self._location()}/jobs", query=query)
-            except (CredentialsError, RefusedError, InputError):
-                break
+            answer = self._call("jobs.list", f"{self._location()}/jobs", query=query)
             for one in answer.get("jobs") or ():
                 name = str(one.get("name", "")).rpartition("/")[2]
                 seen = job_of(f"{self._location()}/jobs/{name}", one, ())
-                jobs |= {seen.id: seen} if seen.phase is not BatchPhase.ENDED else {}
+                if seen.phase is not BatchPhase.ENDED:
+                    yield seen
             if not answer.get("nextPageToken"):
                 break
             query = {**query, "pageToken": answer["nextPageToken"]}
-        return jobs
+
+    def open_jobs(self, mark: str) -> Sequence[OpenJob]:
+        """See BatchPort."""
+        return tuple(
+            OpenJob(
+                id=one.id,
+                name=one.id.rpartition("/")[2],
+                status=one.status,
+                end_command=f"gcloud batch jobs delete {one.id}",
+            )
+            for one in self._listed(mark)
+        )
 
     def _described(self, id: str) -> BatchJob | None:
         job = self._get(id)
@@ -236,8 +252,10 @@ class GcpBatch:
         found = self._get(job.id) or {}
         return queue_problem((found.get("status") or {}).get("statusEvents") or ())
 
-    def bucket_credentials(self) -> None:
-        """See BatchPort. The bucket has its own setting for the key."""
+    def bucket_credentials(self, bucket: str) -> Callable[[], Mapping[str, Any]] | None:
+        """See BatchPort. The credentials of the home are also used for the bucket. google-auth renews their
+        access tokens."""
+        return self._requests.bucket_credentials if bucket.startswith("gs://") else None
 
     def close(self) -> None:
         """See BatchPort."""

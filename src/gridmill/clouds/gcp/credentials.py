@@ -3,6 +3,7 @@ errors of Gridmill instead of its own."""
 
 import threading
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from gridmill.clouds.gcp.settings import GcpSettings, key_fields
@@ -46,6 +47,11 @@ class Credentials:
 
     def token(self) -> str:
         """Return a valid access token. Raises CredentialsError, UnavailableError."""
+        return self.token_until()[0]
+
+    def token_until(self) -> tuple[str, datetime | None]:
+        """Return a valid access token, and the time of its end if google-auth knows this time. Raises
+        CredentialsError, UnavailableError."""
         from google.auth import exceptions
 
         with self._lock:
@@ -60,7 +66,15 @@ class Credentials:
                     raise UnavailableError(f"no access token: {_text(error)}", place="gcp token") from error
                 except exceptions.GoogleAuthError as error:
                     raise CredentialsError(_text(error), hint=_HINT, place="gcp token") from error
-            return str(self._opened.token)
+            expiry = self._opened.expiry  # in UTC, without a zone
+            return str(self._opened.token), expiry.replace(tzinfo=UTC) if expiry is not None else None
+
+    def forget(self, token: str) -> None:
+        """Ask for another access token at the next request, because the provider has refused this one before
+        its end."""
+        with self._lock:
+            if self._opened is not None and self._opened.token == token:
+                self._opened.token = None
 
     def _open(self) -> None:
         if self._opened is not None:

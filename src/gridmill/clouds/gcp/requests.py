@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from gridmill.clouds.gcp.credentials import Credentials
@@ -37,6 +38,10 @@ WAIT_SECONDS = 130.0
 """The longest time for the answer to `wait`, which the API sends after at most two minutes."""
 _PROFILE_SECONDS = 30.0
 """The shortest time after which refused credentials of the environment are read again."""
+_BUCKET_SECONDS = 180.0
+"""The time for which a bucket uses an access token. obstore asks for another token two minutes before the
+end."""
+UNAUTHORIZED = 401
 _CONNECTIONS = 16
 """The number of connections, and of zones that are asked at the same time."""
 PAGE = 500
@@ -69,6 +74,13 @@ class GcpRequests:
         """Return the id of the project."""
         return self._present().project()
 
+    def bucket_credentials(self) -> Mapping[str, Any]:
+        """Return a valid access token in the form that obstore needs. The token is asked for again after some
+        minutes, because the key of the account may be renewed. Raises CredentialsError, UnavailableError."""
+        until = datetime.now(UTC) + timedelta(seconds=_BUCKET_SECONDS)
+        token, expires_at = self._present().token_until()
+        return {"token": token, "expires_at": min(until, expires_at or until)}
+
     def compute(
         self,
         action: str,
@@ -100,6 +112,8 @@ class GcpRequests:
         try:
             token = credentials.token()
             answer = self._sent(service, action, path, token, body, query or {}, place)
+            if answer.status_code == UNAUTHORIZED:
+                credentials.forget(token)
             if answer.status_code >= 400:
                 raise error_in_answer(answer.status_code, _json(answer), place, is_launch=is_launch)
         except CredentialsError as error:

@@ -52,6 +52,7 @@ from gridmill.sites.batch.attempt_record import (
     with_own_files,
 )
 from gridmill.sites.batch.context import SiteContext, request_of, use_of
+from gridmill.sites.batch.exchange import Exchange
 from gridmill.sites.batch.journal import PodJournal
 from gridmill.sites.batch.manifest import (
     BatchEnd,
@@ -115,6 +116,11 @@ class AttemptDriver:
         """Whether the end of the attempt is in the journal, and the bucket has no object of the attempt any
         more."""
         return self.record.phase is AttemptPhase.ENDED
+
+    @property
+    def _data(self) -> Exchange:
+        """The bucket with the chunks of the attempt."""
+        return self._context.exchange.at(self.record.chunks)
 
     def save(self, record: BatchAttemptRecord) -> None:
         """Store the record. Raises StorageError."""
@@ -220,7 +226,7 @@ class AttemptDriver:
             began = context.monotonic()
             trees = () if context.parsed.shared_root else context.trees.of(order, for_each_rank=True)
             for tree in trees:
-                context.exchange.upload(tree.manifest, tree.path, progress, self._stop)
+                self._data.upload(tree.manifest, tree.path, progress, self._stop)
                 inputs.append(InputFolder(uri=tree.uri, manifest=tree.manifest, writable=tree.writable))
             seen = progress.look()
         manifest = self._manifest(tuple(inputs))
@@ -255,6 +261,7 @@ class AttemptDriver:
             poll_seconds=min(5.0, context.parsed.poll_seconds),
             shared_root=shared,
             root_mark=context.root_mark,
+            chunks=self.record.chunks,
         )
 
     def _submit_rank(self) -> None:
@@ -466,7 +473,7 @@ class AttemptDriver:
         download = Transfer()
         if outcome.state is AttemptState.LOST:
             # the container may have missed chunks, for example because a rule of the bucket deletes old ones
-            self._context.exchange.chunks.forget_listing()
+            self._data.chunks.forget_listing()
         if outcome.state is AttemptState.SUCCEEDED and counts(order) and not self._context.parsed.shared_root:
             with self._moving("from") as progress:
                 outcome, download = download_result(

@@ -46,8 +46,8 @@ class BatchAttemptRecord:
     before the first submission, because its answer may be lost. `stop` is the reason why the attempt must
     end, or empty. `verdict` is the outcome of an attempt that the home itself ends, for example because the
     job waited too long. `upload` is the transfer of its inputs. `submitted` is the Unix time in seconds of
-    the submission. `result` is the state in which the attempt has ended. The ranks of a gang are the nodes
-    of one job, which rank 0 submits.
+    the submission. `chunks` is the folder of the bucket with the chunks of the attempt. `result` is the state
+    in which the attempt has ended. The ranks of a gang are the nodes of one job, which rank 0 submits.
     """
 
     order: AttemptOrder
@@ -63,6 +63,7 @@ class BatchAttemptRecord:
     stop: str = ""
     verdict: AttemptOutcome | None = None
     upload: Transfer = Transfer()
+    chunks: str = ""
 
     @property
     def nodes(self) -> int:

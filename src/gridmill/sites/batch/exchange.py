@@ -3,10 +3,11 @@ code."""
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gridmill.codec import decode, encode
@@ -16,7 +17,9 @@ from gridmill.sites.batch.manifest import MOST_RECORD_BYTES, folder_of, manifest
 from gridmill.transfer.bucket_cache import BucketCache
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.engine import TransferLimits, pull, push
+from gridmill.transfer.errors import TransferRefusedError
 from gridmill.transfer.progress import TransferProgress
+from gridmill.transfer.stream import UNMETERED, ByteMeter
 from gridmill.transfer.tree_writer import TreeCheckout
 
 if TYPE_CHECKING:
@@ -31,12 +34,70 @@ PATIENCE_SECONDS = 3600.0
 _LONGEST_PAUSE_SECONDS = 30.0
 
 
+class BucketFolder:
+    """A folder of a bucket. It implements ListableBucket for the chunks in this folder."""
+
+    def __init__(self, bucket: "BucketClient", folder: str) -> None:
+        self._bucket, self._prefix = bucket, f"{folder}/"
+        self.pass_seconds = bucket.pass_seconds
+
+    def put(self, name: str, content: bytes, meter: ByteMeter = UNMETERED) -> None:
+        """See Bucket."""
+        self._bucket.put(self._prefix + name, content, meter)
+
+    def get(self, name: str, most_bytes: int, meter: ByteMeter = UNMETERED) -> bytes:
+        """See Bucket."""
+        return self._bucket.get(self._prefix + name, most_bytes, meter)
+
+    def remove(self, name: str) -> None:
+        """See Bucket."""
+        self._bucket.remove(self._prefix + name)
+
+    def has(self, name: str) -> bool:
+        """See ListableBucket."""
+        return self._bucket.has(self._prefix + name)
+
+    def names(self, folder: str) -> Iterator[Sequence[str]]:
+        """See ListableBucket."""
+        for page in self._bucket.names(self._prefix + folder):
+            yield [name.removeprefix(self._prefix) for name in page]
+
+    def older(self, before: datetime, folder: str | None = None) -> Iterator[str]:
+        """See Bucket."""
+        for name in self._bucket.older(before, self._prefix + (folder or "")):
+            yield name.removeprefix(self._prefix)
+
+    def sign(self, method: str, name: str) -> str:
+        """See Bucket."""
+        return self._bucket.sign(method, self._prefix + name)
+
+
 class Exchange:
     """The bucket of a site. This class is safe to use from several threads. All methods raise
     UnavailableError, and TransferRefusedError if the bucket refuses access."""
 
-    def __init__(self, bucket: "BucketClient") -> None:
-        self.bucket, self.chunks = bucket, BucketCache(bucket)
+    def __init__(self, bucket: "BucketClient", chunks: BucketCache | None = None) -> None:
+        """The chunks are in the bucket itself, or in the cache `chunks`."""
+        self.bucket, self.chunks = bucket, chunks or BucketCache(bucket)
+        self._lock = Lock()
+        self._others: dict[str, Exchange] = {}
+
+    def at(self, folder: str) -> "Exchange":
+        """Returns an exchange with the same records, whose chunks are in this folder of the bucket. The empty
+        text is the bucket itself."""
+        if not folder:
+            return self
+        with self._lock:
+            if folder not in self._others:
+                cache = BucketCache(BucketFolder(self.bucket, folder))
+                self._others[folder] = Exchange(self.bucket, cache)
+            return self._others[folder]
+
+    def delete_chunks(self, folder: str) -> None:
+        """Deletes all chunks in a folder of the bucket."""
+        self.at(folder).chunks.clear(datetime.max.replace(tzinfo=UTC))
+        with self._lock:
+            self._others.pop(folder, None)
 
     def write(self, name: str, record: object) -> None:
         """Uploads a record to the bucket."""
@@ -117,6 +178,19 @@ def open_exchange(
     from gridmill.transfer.bucket import BucketClient
 
     return Exchange(BucketClient(url, options, credentials=credentials))
+
+
+def waiting_for_access(act: Callable[[], T]) -> Callable[[], T]:
+    """Returns the call, which raises UnavailableError if the bucket refuses access. `repeated` then repeats
+    the call, because hours of work would be lost, and somebody may restore the access."""
+
+    def tried() -> T:
+        try:
+            return act()
+        except TransferRefusedError as error:
+            raise UnavailableError(error.message, hint=error.hint, place=error.place) from error
+
+    return tried
 
 
 def repeated(

@@ -17,6 +17,8 @@ MOST_RECORD_BYTES = 256 << 20
 """The largest size in bytes of a record in the bucket."""
 ATTEMPTS = "attempts"
 """The folder with the objects of all attempts."""
+CHUNKS = "data"
+"""The folder with the folders of chunks."""
 _NOT_PLAIN = re.compile(r"[^a-z0-9]+")
 
 
@@ -37,7 +39,8 @@ class BatchManifest:
     `type` is the kind of the job and `capacity` the size of the pod. With `shared_root`, the container sees
     the storage root of the home at this path, and `root_mark` is a file below it that must exist. Without
     `shared_root`, the attempt reads `inputs`. Checkpoints are uploaded every `checkpoints_seconds`. The
-    events of the attempt are uploaded at most every `poll_seconds`.
+    events of the attempt are uploaded at most every `poll_seconds`. `chunks` is the folder of the bucket with
+    the chunks of the attempt, see `chunks_folder`.
     """
 
     order: AttemptOrder
@@ -48,6 +51,7 @@ class BatchManifest:
     poll_seconds: float
     shared_root: str = ""
     root_mark: str = ""
+    chunks: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,12 @@ class RankAddress:
 
     address: str
     first: str
+
+
+def chunks_folder(now: float, keep_seconds: float) -> str:
+    """Returns the folder of the bucket with the chunks of attempts that begin now. A new folder begins every
+    `keep_seconds`. An old folder is deleted as soon as no attempt uses it, even if the site is never idle."""
+    return f"{CHUNKS}/{int(now // keep_seconds):08d}"
 
 
 def folder_of(attempt_id: str) -> str:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from gridmill.domain.frozen import replace
 from gridmill.domain.gang import Gang, GangMember
 from gridmill.errors import GridmillError, NotFoundError, UnavailableError
-from gridmill.sites.batch.exchange import Exchange, repeated
+from gridmill.sites.batch.exchange import Exchange, repeated, waiting_for_access
 from gridmill.sites.batch.manifest import (
     RankAddress,
     address_object,
@@ -21,6 +21,7 @@ from gridmill.sites.batch.manifest import (
     rank_ended_object,
     ranks_folder,
 )
+from gridmill.transfer.errors import TransferRefusedError
 
 _ANY_PORT = 9
 _GATHER_SECONDS = 900.0
@@ -134,7 +135,7 @@ class Ranks:
         life, because the end of node 0 ends all nodes. `done` is whether this rank succeeded."""
         try:
             if self._gang.rank:
-                repeated(self._record_end, self._sleep)
+                repeated(waiting_for_access(self._record_end), self._sleep)
             else:
                 self._wait_for_others(done=done)
         finally:
@@ -148,7 +149,7 @@ class Ranks:
         until = None if done else self._monotonic() + _FAILED_SECONDS
         pause = _PAUSE_SECONDS
         while not self._is_terminated() and (until is None or self._monotonic() < until):
-            with suppress(UnavailableError):
+            with suppress(UnavailableError, TransferRefusedError):
                 if self.silent_rank is not None or self._others_ended():
                     return
             self._sleep(pause)

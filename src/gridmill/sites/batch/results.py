@@ -56,7 +56,7 @@ def download_result(
     began = context.monotonic()
     drafts = context.root / COMING / f"batch-{context.site.name}" / record.name
     try:
-        context.exchange.download(
+        context.exchange.at(record.chunks).download(
             order.output_uri, result, context.root, drafts, progress=progress, stop=stop
         )
         if order.part is None:
@@ -93,7 +93,8 @@ def keep_checkpoints(context: SiteContext, record: BatchAttemptRecord, *, done: 
         return
     drafts = context.root / COMING / f"batch-{context.site.name}" / f"{record.name}-checkpoints"
     try:
-        context.exchange.download(order.checkpoint_uri, found.manifest, context.root, drafts)
+        data = context.exchange.at(record.chunks)
+        data.download(order.checkpoint_uri, found.manifest, context.root, drafts)
     except UnavailableError:
         raise
     except GridmillError as error:

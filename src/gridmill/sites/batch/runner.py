@@ -47,7 +47,7 @@ from gridmill.errors import (
 )
 from gridmill.ports.link import LinkServer
 from gridmill.sites.attempt_inputs import BUNDLES, counts
-from gridmill.sites.batch.exchange import Exchange, repeated
+from gridmill.sites.batch.exchange import Exchange, repeated, waiting_for_access
 from gridmill.sites.batch.manifest import (
     BatchCheckpoints,
     BatchEnd,
@@ -62,6 +62,7 @@ from gridmill.sites.batch.manifest import (
 )
 from gridmill.sites.batch.ranks import Ranks
 from gridmill.transfer.chunk_manifest import scan
+from gridmill.transfer.errors import TransferRefusedError
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -102,6 +103,8 @@ class AttemptRunner:
         """The pod connects to `links` at the address `link`. `received` is set when a message arrives.
         `first_address` is the address of rank 0 for the other ranks of a gang."""
         self._exchange, self._attempt_id, self._folder = exchange, attempt_id, folder
+        self._data = exchange
+        """The bucket with the chunks of the attempt."""
         self._links, self._link, self._received = links, link, received
         self._first_address, self._monotonic, self._sleep = first_address, monotonic, sleep
         self._root = folder / "root"
@@ -127,6 +130,7 @@ class AttemptRunner:
         manifest = self._repeated(lambda: self._exchange.read(name, BatchManifest))
         if manifest is None:
             raise NotFoundError("the attempt has no manifest; it was cancelled", place=name)
+        self._data = self._exchange.at(manifest.chunks)
         started, owner = started_object(self._attempt_id), secrets.token_hex(16)
         if not self._repeated(lambda: self._exchange.claim(started, owner)):
             return 0
@@ -182,7 +186,7 @@ class AttemptRunner:
         self._root.mkdir(parents=True, exist_ok=True)
         for number, tree in enumerate(manifest.inputs):
             drafts = self._folder / "drafts" / str(number)
-            self._exchange.download(tree.uri, tree.manifest, self._root, drafts, is_writable=tree.writable)
+            self._data.download(tree.uri, tree.manifest, self._root, drafts, is_writable=tree.writable)
         self._transfer_seconds += self._monotonic() - began
         return None
 
@@ -247,7 +251,7 @@ class AttemptRunner:
     def _request_secrets(self, request: SecretRequest) -> None:
         self._waits_for_secrets = True
         name = secret_request_object(self._attempt_id)
-        self._repeated(lambda: self._exchange.write(name, request))
+        self._persistent(lambda: self._exchange.write(name, request))
 
     def _hold(self, events: Sequence[PodEvent]) -> None:
         for event in events:
@@ -263,7 +267,7 @@ class AttemptRunner:
         """Sends the values of secrets to the pod when the home has answered."""
         if not self._waits_for_secrets or self._channel is None:
             return
-        with suppress(UnavailableError):
+        with suppress(UnavailableError, TransferRefusedError):
             values = self._exchange.read(secret_values_object(self._attempt_id), SecretValues)
             if values is not None:
                 self._waits_for_secrets = False
@@ -278,7 +282,7 @@ class AttemptRunner:
         last = self._held[-1].number
         try:
             self._exchange.write(events_object(self._attempt_id, last), Events(events=tuple(self._held)))
-        except UnavailableError as error:
+        except (UnavailableError, TransferRefusedError) as error:
             _LOG.warning("events_not_uploaded reason=%s", error)
             return
         self._held.clear()
@@ -313,19 +317,19 @@ class AttemptRunner:
         mark = fingerprint(seen)
         if mark == self._uploaded:
             return
-        self._exchange.upload(seen, below(self._root, order.checkpoint_uri))
+        self._data.upload(seen, below(self._root, order.checkpoint_uri))
         self._exchange.write(checkpoints_object(self._attempt_id), BatchCheckpoints(manifest=seen))
         self._uploaded = mark
 
     def _finish(self, manifest: BatchManifest, end: PodEvent) -> int:
         """Uploads all results of the attempt, and the end of the attempt as the last object."""
         self._next_upload = 0.0
-        self._repeated(lambda: self._upload_all_events())
+        self._persistent(self._upload_all_events)
         outcome = from_builtins(end.body["outcome"], AttemptOutcome)
         done = outcome.state is AttemptState.SUCCEEDED
         result: Manifest | None = None
         try:
-            result = self._repeated(lambda: self._upload_result(manifest, done=done))
+            result = self._persistent(lambda: self._upload_result(manifest, done=done))
         except GridmillError as error:
             end, done = (
                 _failed(end, f"the result of the attempt cannot be uploaded: {error}", error.hint),
@@ -346,10 +350,13 @@ class AttemptRunner:
             if not self._exchange.is_deleted(self._attempt_id):
                 self._exchange.write(end_object(self._attempt_id), record)
 
-        self._repeated(write)
+        self._persistent(write)
 
     def _repeated(self, act: Callable[[], T]) -> T:
         return repeated(act, self._pause, self._monotonic)
+
+    def _persistent(self, act: Callable[[], T]) -> T:
+        return repeated(waiting_for_access(act), self._pause, self._monotonic)
 
     def _upload_all_events(self) -> None:
         if self._held and not self._exchange.is_deleted(self._attempt_id):
@@ -372,7 +379,7 @@ class AttemptRunner:
             folder = below(self._root, order.output_uri)
             result = scan(folder) if folder.exists() else None
             if result is not None:
-                self._exchange.upload(result, folder)
+                self._data.upload(result, folder)
         except ConflictError as error:
             raise UnavailableError(error.message) from error
         self._transfer_seconds += self._monotonic() - began

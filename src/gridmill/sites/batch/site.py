@@ -17,7 +17,6 @@ from gridmill.domain.artifact import Artifact
 from gridmill.domain.farm_protocol import FARM_PROTOCOL, FarmStatus
 from gridmill.domain.pod_protocol import AttemptOrder, PodEvent, PodOrder
 from gridmill.domain.route import Route, TransferRate
-from gridmill.domain.secret import resolved
 from gridmill.domain.site import Node, NodeUtilization, Site
 from gridmill.errors import GridmillError, InputError, UnavailableError, explained
 from gridmill.plugins import find
@@ -25,14 +24,16 @@ from gridmill.ports.batch import BatchJob, BatchPort
 from gridmill.ports.site import PodListeners, PodReport, PodStatus
 from gridmill.settings import Settings
 from gridmill.sites.attempt_inputs import InputTrees, KnownFolders
+from gridmill.sites.batch.access import open_bucket, open_service
 from gridmill.sites.batch.attempt import AttemptDriver
 from gridmill.sites.batch.attempt_record import AttemptPhase, BatchAttemptRecord
 from gridmill.sites.batch.context import SiteContext
-from gridmill.sites.batch.exchange import Exchange, open_exchange
+from gridmill.sites.batch.exchange import Exchange
 from gridmill.sites.batch.journal import PodJournal
-from gridmill.sites.batch.manifest import ATTEMPTS, job_name
+from gridmill.sites.batch.manifest import chunks_folder, job_name
 from gridmill.sites.batch.pods import ENDED, BatchPod, mark_ended, read_order, write_order
-from gridmill.sites.batch.settings import SETTINGS, BatchSettings, bucket_options, read
+from gridmill.sites.batch.settings import BatchSettings, read
+from gridmill.sites.batch.upkeep import Upkeep
 from gridmill.sites.marks import mark_of, mark_root
 from gridmill.version import __version__
 
@@ -49,7 +50,6 @@ _LEAVE_AGAIN_SECONDS = _END_SECONDS + 30.0
 _CALL_SECONDS = 0.1
 """The least average time between two requests for the states of jobs that are being ended."""
 _TIDY_SECONDS = 7 * 86_400.0
-_SWEEP_SECONDS = 6 * 3600.0
 _PROBE_BYTES = 1 << 20
 _GONE = PodReport(status=PodStatus.GONE, message="it has ended or was never started")
 _RUNNING = PodReport(status=PodStatus.RUNNING)
@@ -145,6 +145,7 @@ class BatchSite:
         self._owner: IO[str] | None = None
         """The file whose lock only one object has, because each object numbers the events of its pods."""
         self._checked: tuple[float, str] | None = None
+        self._upkeep = Upkeep(self._context, self._job_names)
         self._workers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="gridmill-batch")
         self._threads = [
             threading.Thread(target=run, name=f"gridmill-batch-{name}", daemon=True)
@@ -238,6 +239,7 @@ class BatchSite:
             type=pod.order.type,
             settings=dict(pod.order.settings),
             name=job_name(self._context.mark, order.attempt_id, order.token),
+            chunks=chunks_folder(self._context.now(), self._parsed.keep_seconds),
         )
         path = self._folder / "attempts" / f"{order.attempt_id}.json"
         driver = AttemptDriver(self._context, record, pod.journal, path)
@@ -316,7 +318,6 @@ class BatchSite:
             _LOG.warning("batch_pods_not_ended first=%s reason=%s", pods[0].order.pod_id, error)
 
     def _poll(self) -> None:
-        next_sweep = self._monotonic() + _SWEEP_SECONDS
         while not self._closed.wait(self._parsed.poll_seconds):
             if not self._is_open.is_set():
                 continue
@@ -326,32 +327,19 @@ class BatchSite:
                 submitted = [one.record for one in drivers if one.record.phase is AttemptPhase.SUBMITTED]
                 if submitted:
                     self._reports.refresh([one.job_id for one in submitted])
-                if self._monotonic() >= next_sweep:
-                    next_sweep = self._monotonic() + _SWEEP_SECONDS
-                    self._sweep(drivers)
+                self._upkeep.turn([one.record for one in self._drivers() if not one.has_ended])
             except Exception:  # noqa: BLE001  the outermost loop: the next turn may fare better
                 _LOG.exception("batch_jobs_failed")
-
-    def _sweep(self, drivers: Sequence[AttemptDriver]) -> None:
-        """Delete old chunks. Nothing is deleted while an attempt is open, because an attempt may need chunks
-        of any age. Objects of attempts are old if the bucket did not answer when the attempt ended."""
-        from datetime import UTC, datetime, timedelta
-
-        if any(not one.has_ended for one in drivers):
-            return
-        before = datetime.now(UTC) - timedelta(seconds=self._parsed.keep_seconds)
-        try:
-            self._context.exchange.chunks.clear(before)
-            for name in tuple(self._bucket.older(before, ATTEMPTS)):
-                self._bucket.remove(name)
-        except GridmillError as error:
-            _LOG.info("bucket_not_tidied site=%s reason=%s", self._site.name, error)
 
     def _record(self, attempt_id: str) -> BatchAttemptRecord | None:
         """Return the record of an attempt, or None if the site does not have it."""
         with self._lock:
             found = (pod.drivers.get(attempt_id) for pod in self._pods.values())
             return next((one.record for one in found if one is not None), None)
+
+    def _job_names(self) -> frozenset[str]:
+        """Return the names of the jobs of all attempts."""
+        return frozenset(one.record.name for one in (*self._drivers(), *self._without_pod))
 
     def _drivers(self) -> list[AttemptDriver]:
         with self._lock:
@@ -517,6 +505,7 @@ class BatchSite:
     def transfer_problems(self) -> Mapping[str, str]:
         """See TransferSite. Jobs that wait long in the queue of the service are reported too."""
         problems = {one.id: one.problem for one in self._drivers() if one.problem}
+        problems |= self._upkeep.problems
         if self._reports.problem:
             problems["jobs"] = f"site {self._site.name}: {self._reports.problem}"
         return problems
@@ -567,14 +556,10 @@ def make(
     del doors  # the containers use the bucket only, so no listener is needed
     parsed = read(site)
     known = resolve or _no_secrets
-    own = {name: resolved(value, known) for name, value in site.settings.items() if name not in SETTINGS}
-    service: BatchPort = find("batches", parsed.service)(own, f"site {site.name}")
-    options = {name: resolved(value, known) for name, value in bucket_options(site, parsed).items()}
+    service = open_service(site, find("batches", parsed.service), known)
     # each home has its own folder, so that it can delete old data without asking other homes
     url = f"{parsed.bucket}/{site_mark(settings, site)}"
-    return BatchSite(
-        settings, site, parsed, service, open_exchange(url, options, service.bucket_credentials())
-    )
+    return BatchSite(settings, site, parsed, service, open_bucket(site, parsed, url, service, known))
 
 
 def _no_secrets(name: str) -> str:

@@ -106,6 +106,9 @@ def _handler(respond: Respond, control: Control) -> type[BaseHTTPRequestHandler]
         def do_GET(self) -> None:
             self.do_POST()
 
+        def do_HEAD(self) -> None:
+            self.do_POST()
+
         def do_PUT(self) -> None:
             self.do_POST()
 
@@ -126,7 +129,7 @@ def _handler(respond: Respond, control: Control) -> type[BaseHTTPRequestHandler]
             self.send_header("Content-Length", str(len(answer.body)))
             with suppress(ConnectionError):  # a client that was killed does not wait for its answer
                 self.end_headers()
-                self.wfile.write(answer.body)
+                self.wfile.write(b"" if self.command == "HEAD" else answer.body)
 
         def log_message(self, format: str, *args: object) -> None:
             """Writes nothing: tests read the requests from the simulation."""

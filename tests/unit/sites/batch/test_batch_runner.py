@@ -13,10 +13,11 @@ from gridmill.domain.command import CommandSpec
 from gridmill.domain.job import Job
 from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome
 from gridmill.domain.states import AttemptState
-from gridmill.errors import UnavailableError
+from gridmill.errors import GridmillError, UnavailableError
 from gridmill.sites.batch.exchange import Exchange
 from gridmill.sites.batch.manifest import BatchEnd, BatchManifest, end_object, manifest_object
 from gridmill.sites.batch.runner import AttemptRunner
+from gridmill.transfer.errors import TransferRefusedError
 from gridmill.transfer.stream import UNMETERED, ByteMeter
 from gridmill.transport.server import PodLinkServer
 
@@ -64,6 +65,7 @@ class Absent(Bucket):
     """A bucket that does not answer for `away_seconds` after the attempt has begun."""
 
     time, away_seconds = 0.0, 0.0
+    reason: GridmillError = UnavailableError("the bucket does not answer")
     on_claim: Callable[[], None] | None = None
 
     def create(self, name: str, content: bytes) -> bool:
@@ -73,7 +75,7 @@ class Absent(Bucket):
 
     def put(self, name: str, content: bytes, meter: ByteMeter = UNMETERED) -> None:
         if name == end_object("a-1") and self.time < self.away_seconds:
-            raise UnavailableError("the bucket does not answer")
+            raise self.reason
         super().put(name, content, meter)
 
     def wait(self, seconds: float) -> None:
@@ -100,6 +102,13 @@ def test_a_container_waits_for_the_bucket_to_write_its_end(tmp_path: Path) -> No
     run(bucket, tmp_path)
     assert bucket.has(end_object("a-1"))
     assert 3000.0 <= bucket.time <= 3030.0
+
+
+def test_a_container_waits_for_access_to_write_its_end(tmp_path: Path) -> None:
+    bucket = Absent(f"file://{tmp_path / 'bucket'}")
+    bucket.away_seconds, bucket.reason = 3000.0, TransferRefusedError("access is denied")
+    run(bucket, tmp_path)
+    assert bucket.has(end_object("a-1"))
 
 
 def test_a_container_gives_up_if_the_bucket_does_not_answer_for_an_hour(tmp_path: Path) -> None:
