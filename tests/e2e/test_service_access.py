@@ -1,4 +1,4 @@
-"""A service of a home with TLS, API keys, CORS and limits, as a client of another program uses it."""
+"""A service of a home with TLS, API keys, CORS and a canary, as a client of another program uses it."""
 
 import http.client
 import json
@@ -6,6 +6,7 @@ import os
 import ssl
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -13,6 +14,7 @@ from gridmill.transport.certificate import make_certificate
 from tests.e2e.conftest import Place, eventually
 from tests.e2e.test_services import BODY, versions_of_a_model
 from tests.kit.ports import free_port
+from tests.kit.services import Load
 
 pytestmark = pytest.mark.e2e
 
@@ -76,3 +78,31 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes() if os.access(path, os.R_OK) else b""
     except OSError:
         return b""
+
+
+def test_a_canary_gets_its_share_and_no_request_fails_until_it_is_promoted_and_rolled_back(
+    place: Place,
+) -> None:
+    versions_of_a_model(place)
+    view = place.json("start", "service", "rain", "--model", "w/m@1")
+    port = view["service"]["port"]
+    with Load(port, BODY, clients=2) as load:
+        shared = place.json("update", "service", "rain", "--canary", "w/m@2", "--weight", "50")
+        assert (shared["state"], shared["service"]["canary"]) == ("running", "w/m@2")
+        begin = len(load.versions)
+        load.wait_for_more(60)
+        assert set(load.versions[begin + 4 :]) == {"w/m@1", "w/m@2"}
+        metrics = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
+        counted = {
+            version for version in ("w/m@1", "w/m@2") if f'requests_total{{version="{version}"' in metrics
+        }
+        assert counted == {"w/m@1", "w/m@2"}
+        promoted = place.json("promote", "service", "rain")
+        assert (promoted["service"]["version"], promoted["service"]["canary"]) == ("w/m@2", "")
+        begin = len(load.versions)
+        load.wait_for_more(20)
+        assert set(load.versions[begin + 4 :]) == {"w/m@2"}
+        assert place.json("rollback", "service", "rain")["service"]["version"] == "w/m@1"
+    assert load.failures == []
+    assert set(load.statuses) == {200}
+    assert place.json("stop", "service", "rain")["state"] == "stopped"

@@ -19,9 +19,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "stop": ("stop weather-3", "stop weather-3 train", "stop service rain", "stop schedule nightly"),
     "update": (
         "update service rain --model weather/lstm@champion",
+        "update service rain --canary weather/lstm@4 --weight 10",
         "update service rain --replicas 4",
         "update service rain --timeout 2s --cors https://shop.example",
     ),
+    "promote": ("promote service rain", "promote service rain --no-wait"),
     "rollback": ("rollback service rain", "rollback service rain --no-wait"),
     "start": (
         "start run pipeline.yaml",

@@ -55,6 +55,35 @@ Cors = Annotated[
         show_default=False,
     ),
 ]
+Canary = Annotated[
+    str,
+    typer.Option(
+        metavar="PIPELINE/JOB@VERSION",
+        help="Second version that gets a part of the requests.",
+        show_default=False,
+    ),
+]
+Weight = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        max=100.0,
+        metavar="PERCENT",
+        help="Part of the requests for the canary. Default: 10.",
+        show_default=False,
+    ),
+]
+FollowWeight = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        max=100.0,
+        metavar="PERCENT",
+        help=f"{_SERVICE}a version to which the followed alias moves is first a canary with this part of the "
+        "requests.",
+        show_default=False,
+    ),
+]
 LogRequests = Annotated[
     float | None,
     typer.Option(
@@ -101,6 +130,7 @@ def service_settings(
     require_keys: bool | None,
     accept_open: bool | None,
     cors: list[str] | None,
+    follow_weight: float | None,
     log_requests: float | None,
     log_bodies: bool | None,
     max_batch: int | None,
@@ -117,6 +147,7 @@ def service_settings(
         require_keys=require_keys,
         accept_open=accept_open,
         cors_origins=None if cors is None else tuple(filter(None, cors)),
+        follow_percent=follow_weight,
         log_fraction=log_requests,
         log_bodies=log_bodies,
         max_batch=max_batch,

@@ -14,8 +14,10 @@ from gridmill.cli.completion import complete_services
 from gridmill.cli.format import moment
 from gridmill.cli.service_options import (
     AcceptOpen,
+    Canary,
     Certificate,
     Cors,
+    FollowWeight,
     Host,
     KeyFile,
     LogBodies,
@@ -26,6 +28,7 @@ from gridmill.cli.service_options import (
     QueueLimit,
     RequireKeys,
     Timeout,
+    Weight,
     service_settings,
     settings_facts,
 )
@@ -163,12 +166,15 @@ def update(
     model: Model = "",
     replicas: Replicas = None,
     port: Port = 0,
+    canary: Canary = "",
+    weight: Weight = None,
     host: Host = None,
     certificate: Certificate = None,
     key: KeyFile = None,
     require_keys: RequireKeys = None,
     accept_open: AcceptOpen = None,
     cors: Cors = None,
+    follow_weight: FollowWeight = None,
     log_requests: LogRequests = None,
     log_bodies: LogBodies = None,
     max_batch: MaxBatch = None,
@@ -202,6 +208,7 @@ def update(
         require_keys=require_keys,
         accept_open=accept_open,
         cors=cors,
+        follow_weight=follow_weight,
         log_requests=log_requests,
         log_bodies=log_bodies,
         max_batch=max_batch,
@@ -210,22 +217,43 @@ def update(
         queue_limit=queue_limit,
         max_body=max_body,
     )
-    if not model and replicas is None and not port and settings == NO_SETTINGS:
+    changes = (model, port, canary)
+    if not any(changes) and replicas is None and weight is None and settings == NO_SETTINGS:
         raise InputError("nothing to change", hint=f"gridmill update service {name} --model PIPELINE/JOB@3")
     with session(context) as client:
         view = client.update_service(
-            name, model=model, replicas=replicas, port=port, settings=settings, expected=expected
+            name,
+            model=model,
+            replicas=replicas,
+            port=port,
+            settings=settings,
+            canary=canary,
+            weight_percent=weight,
+            expected=expected,
         )
         view = _wait(client, view) if wait else view
     _print(view, as_json=json)
     _check(view, waited=wait)
 
 
-def rollback(context: typer.Context, noun: Noun, name: Name, wait: Wait = True, json: Json = False) -> None:
-    """Return a service to the version before its last update, without a failed request.
+def promote(context: typer.Context, noun: Noun, name: Name, wait: Wait = True, json: Json = False) -> None:
+    """Make the canary of a service its version, which gets all requests, without a failed request.
 
-    The service then follows no alias. To follow one again: gridmill update service NAME --model
-    PIPELINE/JOB@ALIAS.
+    `gridmill rollback service NAME` returns to the version before.
+    """
+    del noun
+    with session(context) as client:
+        view = client.promote_service(name)
+        view = _wait(client, view) if wait else view
+    _print(view, as_json=json)
+    _check(view, waited=wait)
+
+
+def rollback(context: typer.Context, noun: Noun, name: Name, wait: Wait = True, json: Json = False) -> None:
+    """Remove the canary of a service. Without a canary, return to the version before the last update.
+
+    No request fails. After it has returned to a version, the service follows no alias. To follow one again:
+    gridmill update service NAME --model PIPELINE/JOB@ALIAS.
     """
     del noun
     with session(context) as client:
@@ -311,6 +339,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("url", view.url),
         ("version", service.version),
         ("follows", service.follows),
+        ("canary", f"{service.canary} gets {service.canary_percent:g} %" if service.canary else ""),
         ("version before", service.previous),
         ("replicas", f"{view.ready} of {service.replicas} ready"),
         ("generation", service.generation),

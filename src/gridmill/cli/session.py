@@ -102,7 +102,7 @@ TIMES: Mapping[str, frozenset[str]] = {
     "SecretView": frozenset({"created", "changed"}),
     "ServiceKey": frozenset({"created"}),
     "NewServiceKey": frozenset({"created"}),
-    "Service": frozenset({"created", "started", "changed", "ended"}),
+    "Service": frozenset({"created", "started", "changed", "ended", "retry_at"}),
     "ServiceReport": frozenset({"started_at", "written_at", "last_failure_at"}),
     "ServiceView": frozenset({"since"}),
     "ReplicaReport": frozenset({"started_at", "ready_at", "last_failure_at"}),

@@ -91,9 +91,12 @@ class ControlNode:
                 receive(starting, control.bring_ups)
                 observe(control)
                 advance(control)
-                keep_services(control.endings, control.reads, control.names, control.timeline.now())
+                creation, now = control.run_creation, control.timeline.now()
                 until_due = min(
-                    keep_schedules(control), keep_backfills(control), reconsider_sites(control.job_moves)
+                    keep_services(control.endings, control.reads, control.names, creation, now),
+                    keep_schedules(control),
+                    keep_backfills(control),
+                    reconsider_sites(control.job_moves),
                 )
                 check_budgets(starting, control.rentals)
                 wanted = dispatch(control)

@@ -62,6 +62,10 @@ class Service:
     first replica listens; after that, the port stays the same unless a user changes it. `settings` has the
     settings that a user has changed, and `keys` the API keys.
 
+    `failures` is the number of runs in succession that failed before the service was in effect. `retry_at` is
+    the time at which a service whose run failed starts again; None while it runs, or if it does not start
+    again.
+
     `run_id` is the run in which the service runs, and `started` the time of its start. `changed` is the time
     of the last change of the version or of the number of replicas. `ended` is the time at which the run
     ended; None while the service is meant to run. `problem` is the reason why the run failed. `refused` is
@@ -71,6 +75,10 @@ class Service:
     `rate` is the rate of requests per second for which the service was sized (0: none). If the number of
     replicas follows the load, `scaling` has its terms, and `replicas` is the largest number. `size` is the
     size by measurement; None if the version was not calibrated.
+
+    `canary` is a second version, which gets `canary_percent` of the requests that name no version; empty if
+    there is none. `canary_model` is the reference to it, and `canary_follows` the alias that the service
+    follows after the canary became its version.
 
     `report` is the last report of the process of the service, which belongs to the attempt `reported_by`.
     Times are Unix times in seconds.
@@ -94,8 +102,14 @@ class Service:
     changed: float = 0.0
     ended: float | None = None
     problem: str = ""
+    failures: int = 0
+    retry_at: float | None = None
     refused: str = ""
     refusal: str = ""
+    canary: str = ""
+    canary_percent: float = 0.0
+    canary_model: str = ""
+    canary_follows: str = ""
     report: ServiceReport | None = None
     reported_by: str = ""
     rate: float = 0.0
@@ -129,7 +143,7 @@ class Service:
         """The ids of the versions that the service needs: the version that it serves, the version to which
         `rollback` returns, and the versions that replicas still serve."""
         loaded = [one.label for replica in self._replicas for one in replica.versions]
-        return tuple(dict.fromkeys(filter(None, (self.version, self.previous, *loaded))))
+        return tuple(dict.fromkeys(filter(None, (self.version, self.canary, self.previous, *loaded))))
 
     @property
     def _replicas(self) -> tuple[Any, ...]:
@@ -201,15 +215,16 @@ def request_log_uri(service: str) -> str:
     return f"requests/{service}"
 
 
-def order_of(service: Service, folder: str, log_folder: str) -> ServiceOrder:
-    """Return the order for the process of a service. `folder` is the absolute path of the model's files, and
-    `log_folder` that of the request log. The memory of the replicas is limited if it was measured for this
-    version."""
+def order_of(service: Service, folder: str, log_folder: str, canary_folder: str = "") -> ServiceOrder:
+    """Return the order for the process of a service. `folder` and `canary_folder` are the absolute paths of
+    the files of its versions, and `log_folder` that of the request log. The memory of the replicas is limited
+    if it was measured for this version."""
     size, scaling = service.size, service.scaling
-    is_measured = size is not None and size.version == service.version
+    # a replica with a canary needs more memory than a replica with the measured version alone
+    is_measured = size is not None and size.version == service.version and not service.canary
     order = ServiceOrder(
         name=service.name,
-        versions=(ServedVersion(label=service.version, folder=folder),),
+        versions=_served_versions(service, folder, canary_folder),
         generation=service.generation,
         port=service.port,
         replicas=service.replicas if scaling is None else first_replicas(service.rate, scaling),
@@ -219,6 +234,16 @@ def order_of(service: Service, folder: str, log_folder: str) -> ServiceOrder:
         api_keys=key_lines(service.keys) if service.settings.require_keys else None,
     )
     return with_settings(order, service.settings, log_folder)
+
+
+def _served_versions(service: Service, folder: str, canary_folder: str) -> tuple[ServedVersion, ...]:
+    if not service.canary:
+        return (ServedVersion(label=service.version, folder=folder),)
+    percent = service.canary_percent
+    return (
+        ServedVersion(label=service.version, folder=folder, weight=100.0 - percent),
+        ServedVersion(label=service.canary, folder=canary_folder, weight=percent),
+    )
 
 
 def first_replicas(rate: float, scaling: Scaling) -> int:
@@ -238,6 +263,8 @@ def state_of(service: Service, run: Run | None, job_run: JobRun | None) -> Servi
     have ended."""
     if service.ended is not None:
         return ServiceState.FAILED if service.problem else ServiceState.STOPPED
+    if service.retry_at is not None:
+        return ServiceState.RESTARTING
     if run is not None and run.state is RunState.STOPPING:
         return ServiceState.STOPPING
     if job_run is None or job_run.state is not JobState.RUNNING:

@@ -27,6 +27,9 @@ class ServiceSettings:
     A service that other machines can reach needs TLS and API keys, unless `accept_open` is true. Browsers may
     call the service from the origins in `cors_origins` (`*` means every origin).
 
+    Versions: if `follow_percent` is set, a version to which the followed alias moves is first a canary with
+    this share of the requests, in percent, until it is promoted or rolled back.
+
     Request log: `log_fraction` (0 to 1) of the requests are logged. With `log_bodies`, the bodies of
     these requests and their answers are also logged.
 
@@ -42,6 +45,7 @@ class ServiceSettings:
     require_keys: bool | None = None
     accept_open: bool | None = None
     cors_origins: tuple[str, ...] | None = None
+    follow_percent: float | None = None
     log_fraction: float | None = None
     log_bodies: bool | None = None
     max_batch: int | None = None
@@ -89,6 +93,7 @@ def check_settings(settings: ServiceSettings) -> None:
             place="log_bodies",
         )
     _check_range("log_fraction", settings.log_fraction, 0.0, 1.0)
+    _check_range("follow_percent", settings.follow_percent, 0.0, 100.0)
     _check_range("max_batch", settings.max_batch, 1, 65_536)
     _check_range("queue_limit", settings.queue_limit, 0, 1_000_000)
     _check_range("max_wait_seconds", settings.max_wait_seconds, 0.0, 10.0)

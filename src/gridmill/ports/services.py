@@ -52,11 +52,16 @@ class Services(Protocol):
         replicas: int | None = None,
         port: int = 0,
         settings: ServiceSettings = NO_SETTINGS,
+        canary: str = "",
+        weight_percent: float | None = None,
         expected: int | None = None,
     ) -> ServiceView:
         """Change the version, the replicas or the settings of a running service, without a failed request.
 
-        With port 0, the service keeps its port. Settings that are None stay as they are. `expected` is the
+        With port 0, the service keeps its port. Settings that are None stay as they are.
+        `canary` is a reference to a second version, which gets `weight_percent` of the requests (default: 10)
+        until it is promoted or rolled back. Without `canary`, `weight_percent` changes the share of the
+        present canary. `expected` is the
         generation that the caller has seen: if the service has another generation, the method raises
         StaleVersionError. Raises ConflictError while an earlier update is not in effect, or if the service
         does not run; InputError if the features or the predictions of the version differ from those of the
@@ -64,10 +69,18 @@ class Services(Protocol):
         be used; NotFoundError.
         """
 
-    def rollback_service(self, name: str) -> ServiceView:
-        """Return a service to the version before its last update; it then follows no alias.
+    def promote_service(self, name: str) -> ServiceView:
+        """Make the canary of a service its version, which gets all requests.
 
-        Raises ConflictError if there is no version before or the service does not run, NotFoundError.
+        Raises ConflictError if there is no canary, if an earlier update is not in effect or if the service
+        does not run; NotFoundError.
+        """
+
+    def rollback_service(self, name: str) -> ServiceView:
+        """Remove the canary of a service, or return to the version before its last update.
+
+        After it has returned to a version, the service follows no alias. Raises ConflictError if there is no
+        version before or the service does not run, NotFoundError.
         """
 
     def add_service_key(self, name: str, key: str) -> NewServiceKey:

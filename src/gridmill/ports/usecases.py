@@ -213,9 +213,10 @@ _ROWS = (
         "PATCH /services/{name}",
         "services",
         _OPERATOR,
-        body=("model", "replicas", "port", "settings", "expected"),
+        body=("model", "replicas", "port", "settings", "canary", "weight_percent", "expected"),
         limits={"name": _NAME},
     ),
+    _row("promote_service", "POST /services/{name}/promote", "services", _OPERATOR, limits={"name": _NAME}),
     _row("rollback_service", "POST /services/{name}/rollback", "services", _OPERATOR, limits={"name": _NAME}),
     _row(
         "add_service_key", "POST /services/{name}/keys/{key}", "services", _OPERATOR, limits={"name": _NAME}

@@ -52,15 +52,28 @@ class ServiceVerbs(Connected):
         replicas: int | None = None,
         port: int = 0,
         settings: ServiceSettings = NO_SETTINGS,
+        canary: str = "",
+        weight_percent: float | None = None,
         expected: int | None = None,
     ) -> ServiceView:
         """Change the version, the number of replicas, the port or the settings of a running service, without
-        a failed request. The method returns immediately. Settings that are None stay as they are. `expected`
-        is the generation that the service must have. Raises InputError, ConflictError, StaleVersionError,
-        NotFoundError."""
+        a failed request. The method returns immediately. Settings that are None stay as they are. `canary` is
+        a second version, which gets `weight_percent` of the requests. `expected` is the generation that the
+        service must have. Raises InputError, ConflictError, StaleVersionError, NotFoundError."""
         return self.grid.update_service(
-            name, model=model, replicas=replicas, port=port, settings=settings, expected=expected
+            name,
+            model=model,
+            replicas=replicas,
+            port=port,
+            settings=settings,
+            canary=canary,
+            weight_percent=weight_percent,
+            expected=expected,
         )
+
+    def promote_service(self, name: str) -> ServiceView:
+        """Make the canary of a service its version. Raises ConflictError, NotFoundError."""
+        return self.grid.promote_service(name)
 
     def add_service_key(self, name: str, key: str) -> NewServiceKey:
         """Make an API key of a service, under the name `key`. Its value is not shown again. Raises
@@ -72,7 +85,8 @@ class ServiceVerbs(Connected):
         self.grid.remove_service_key(name, key)
 
     def rollback_service(self, name: str) -> ServiceView:
-        """Return a service to the version before its last update. Raises ConflictError, NotFoundError."""
+        """Remove the canary of a service, or return to the version before its last update. Raises
+        ConflictError, NotFoundError."""
         return self.grid.rollback_service(name)
 
     def stop_service(self, name: str) -> ServiceView:

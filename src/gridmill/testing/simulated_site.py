@@ -434,7 +434,7 @@ class SimulatedWorld:
             return
         self.orders[attempt_id] = order
         label, now = order.versions[0].label, self.clock.now()
-        fails = label in self.broken
+        fails = any(one.label in self.broken for one in order.versions)
         generation = (before.generation if before is not None else 0) if fails else order.generation
         replica = ReplicaReport(
             number=1,

@@ -31,6 +31,8 @@ from gridmill.testing.local_calls import ServedGrid
 PIPELINE = Pipeline(name="demo", jobs=(Job(name="a", command=CommandSpec(run="true")),))
 SAMPLES: dict[str, Any] = {
     "adopt": True,
+    "canary": "weather/lstm@4",
+    "weight_percent": 12.5,
     "after": f"{2**40:016x}",
     "alias": Alias(id="demo/a@prod", name="demo/a", alias="prod", number=3),
     "alias_id": "demo/a@prod",

@@ -60,7 +60,9 @@ def order_for_process(catalog: Catalog, storage: Storage, service: Service) -> S
     """Return the order for the process of a service. Raises NotFoundError if its version has no record."""
     model = fetch_artifact(catalog, service.version)
     log_folder = str(below(storage.location, request_log_uri(service.name)))
-    return order_of(service, str(below(storage.location, model.output.uri)), log_folder)
+    canary = fetch_artifact(catalog, service.canary) if service.canary else None
+    canary_folder = str(below(storage.location, canary.output.uri)) if canary is not None else ""
+    return order_of(service, str(below(storage.location, model.output.uri)), log_folder, canary_folder)
 
 
 def can_run_services(channels: Channels, pod_id: str) -> bool:
@@ -115,6 +117,8 @@ def note_report(transaction: Transaction, job_run: JobRun | None, event: PodEven
         report, problem=report.problem[:MOST_MESSAGE], last_failure=report.last_failure[:MOST_MESSAGE]
     )
     noted = replace(service, report=report, reported_by=event.attempt_id, port=service.port or report.port)
+    if noted.is_in_effect and noted.failures:
+        noted = replace(noted, failures=0, problem="")
     transaction.put(noted)
     if noted.is_in_effect and not service.is_in_effect:
         add_event(transaction, noted, ServiceState.RUNNING, f"serves {service.version} at {report.address}")
@@ -124,7 +128,7 @@ def note_report(transaction: Transaction, job_run: JobRun | None, event: PodEven
 
 def changed_version(service: Service, version: Artifact, follows: str, model: str, now: float) -> Service:
     """Return the service with another version. The version before is the version to which `rollback` returns,
-    if it was in effect."""
+    if it was in effect. A change of the version ends the canary."""
     if version.id == service.version:
         return replace(service, follows=follows, model=model, refused="", refusal="")
     previous = service.version if service.is_in_effect or not service.previous else service.previous
@@ -136,6 +140,10 @@ def changed_version(service: Service, version: Artifact, follows: str, model: st
         model=model,
         generation=service.generation + 1,
         changed=now,
+        canary="",
+        canary_model="",
+        canary_follows="",
+        canary_percent=0.0,
         refused="",
         refusal="",
     )

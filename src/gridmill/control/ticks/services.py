@@ -1,20 +1,28 @@
 """This module has the tick of services: a service that follows an alias gets the version that the alias names
 now, and a service whose run has ended is marked as ended."""
 
+import math
 from collections.abc import Callable, Iterator
 
 from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import BackgroundReads, Endings, FollowedNames
+from gridmill.control.state import BackgroundReads, Endings, FollowedNames, RunCreation
 from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.control.steps.reuse_forecast import why_broken
+from gridmill.control.steps.run_lifecycle import begin_run
 from gridmill.control.steps.services import add_event, changed_version, send_order
+from gridmill.domain.amounts import show_seconds
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.run import JobRun, Run
-from gridmill.domain.service import JOB, Service, ServiceState, why_not_served
+from gridmill.domain.service import JOB, Service, ServiceState, pipeline_of, why_not_served
+from gridmill.domain.service_canary import with_canary, without_canary
 from gridmill.domain.states import RunState
-from gridmill.errors import NotFoundError, explained
+from gridmill.errors import GridmillError, NotFoundError, StorageError, explained
+from gridmill.scheduler.outcomes import backoff_seconds
+
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 900.0
+"""The first and the longest pause before a service starts again whose run failed, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +43,26 @@ class EndedRun:
     message: str = ""
 
 
-def keep_services(endings: Endings, reads: BackgroundReads, names: FollowedNames, now: float) -> None:
-    """Follow the aliases that services follow, if an alias or a version has changed, and mark services as
-    ended whose runs have ended."""
+def keep_services(
+    endings: Endings, reads: BackgroundReads, names: FollowedNames, creation: RunCreation, now: float
+) -> float:
+    """Follow the aliases that services follow, if an alias or a version has changed. Mark services as ended
+    whose runs have ended, and start a service again whose run has failed. Returns the number of seconds until
+    the next service starts again."""
     ledger = endings.ledger
     services = [one for one in ledger.snapshot.services.values() if one.is_meant_to_run]
     if not services:
-        return
+        return math.inf
     transaction = ledger.begin(now)
     for service, run in _ended(ledger, services):
-        transaction.put(decide_end_of_service(service, run, transaction.now))
+        has_resource = not service.resource or service.resource in ledger.snapshot.resources
+        after = decide_end_of_service(service, run, has_resource, transaction.now)
+        transaction.put(after)
+        if after.problem:
+            add_event(transaction, after, ServiceState.FAILED, after.problem)
+    for service in services:
+        if service.retry_at is not None and service.retry_at <= transaction.now:
+            transaction.put(_start_again(creation, transaction, service))
     if names.may_have_moved:
         names.may_have_moved = False
         for service in services:
@@ -53,11 +71,26 @@ def keep_services(endings: Endings, reads: BackgroundReads, names: FollowedNames
                 _follow(endings, reads, names, transaction, current)
     if transaction.nouns:
         ledger.stage(transaction)
+    waits = [one.retry_at - now for one in ledger.snapshot.services.values() if one.retry_at is not None]
+    return max(0.0, min(waits, default=math.inf))
+
+
+def _start_again(creation: RunCreation, transaction: Transaction, service: Service) -> Service:
+    """Return the service in a new run. If no run can begin, the service waits again."""
+    try:
+        run = begin_run(creation, transaction, pipeline_of(service), force=False)
+    except StorageError:  # the store failed, not the service: the next tick tries again
+        raise
+    except GridmillError as error:
+        return decide_retry(service, explained(error), transaction.now)
+    again = replace(service, run_id=run.id, started=transaction.now, retry_at=None)
+    add_event(transaction, again, ServiceState.STARTING, f"starts again with {service.version}")
+    return again
 
 
 def _ended(ledger: Ledger, services: list[Service]) -> Iterator[tuple[Service, EndedRun]]:
     for service in services:
-        if service.run_id in ledger.snapshot.runs:
+        if service.run_id in ledger.snapshot.runs or service.retry_at is not None:
             continue
         run = ledger.read(Run, service.run_id)
         job_run = ledger.read(JobRun, f"{service.run_id}/{JOB}")
@@ -65,10 +98,32 @@ def _ended(ledger: Ledger, services: list[Service]) -> Iterator[tuple[Service, E
         yield service, EndedRun(state=state, message=job_run.message if job_run is not None else "")
 
 
-def decide_end_of_service(service: Service, run: EndedRun, now: float) -> Service:
-    """Decide the record of a service whose run has ended."""
-    failed = run.state is RunState.FAILED
-    return replace(service, ended=now, problem=(run.message or "its run failed") if failed else "")
+def decide_end_of_service(service: Service, run: EndedRun, has_resource: bool, now: float) -> Service:
+    """Decide the record of a service whose run has ended. A service whose run failed starts again after a
+    pause, because most causes pass: machines get free, a budget gets new money, or a user changes a resource.
+    Without its resource, the service cannot start again."""
+    if run.state is not RunState.FAILED:
+        return replace(service, ended=now, problem="")
+    why = run.message or "its run failed"
+    if has_resource:
+        return decide_retry(service, why, now)
+    hint = (
+        f"Create the resource, and start the service: gridmill configure resource {service.resource} --type "
+        f"service; gridmill start service {service.name}"
+    )
+    return replace(service, ended=now, problem=f"{why}. {hint}")
+
+
+def decide_retry(service: Service, why: str, now: float) -> Service:
+    """Decide when a service starts again whose run failed for the reason `why`."""
+    failures = service.failures + 1
+    pause = backoff_seconds(failures, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+    again = (
+        f"The service starts again in {show_seconds(pause)}; to end it: gridmill stop service {service.name}"
+    )
+    return replace(
+        service, failures=failures, retry_at=now + pause, problem=f"{why.removesuffix('.')}. {again}"
+    )
 
 
 def _follow(
@@ -85,8 +140,9 @@ def _follow(
     if after is service:
         return
     transaction.put(after)
-    if after.version != service.version:
-        add_event(transaction, after, ServiceState.UPDATING, f"{after.follows} names {after.version} now")
+    if after.generation != service.generation:
+        named = after.canary or after.version
+        add_event(transaction, after, ServiceState.UPDATING, f"{after.follows} names {named} now")
         send_order(endings.catalog, endings.storage, endings.channels, transaction, after)
     elif after.refusal and after.refusal != service.refusal:
         add_event(transaction, after, ServiceState.RUNNING, after.refusal)
@@ -102,7 +158,7 @@ def _read_alias(
         target = find_version(catalog, service.follows)
     except NotFoundError as error:
         return FollowedAlias(current=current, problem=explained(error))
-    if target.id in (service.version, service.refused):
+    if target.id in (service.version, service.canary, service.refused):
         return FollowedAlias(current=current, target=target)
     broken = why_broken(reads, (target,), f"service {service.name}", then=look_again)
     if broken is None:
@@ -116,15 +172,23 @@ def decide_follow(service: Service, followed: FollowedAlias, now: float) -> Serv
     target = followed.target
     if target is None:
         return _refused(service, "", f"{service.follows} names no version: {followed.problem}")
+    percent = service.settings.follow_percent
     if target.id == service.version:
-        return replace(service, refused="", refusal="") if service.refusal else service
-    if target.id == service.refused:
+        is_of_alias = service.canary and service.canary_follows == service.follows
+        after = without_canary(service, now) if is_of_alias else service
+        return replace(after, refused="", refusal="") if after.refusal else after
+    if target.id == service.refused or (percent is not None and target.id == service.canary):
         return service
     why = followed.problem or why_not_served(target, followed.current)
     if why:
         return _refused(
             service, target.id, f"{service.follows} names {target.id}, which is not served: {why}"
         )
+    if percent is not None:
+        after = with_canary(
+            service, target, model=service.model, follows=service.follows, percent=percent, now=now
+        )
+        return replace(after, refused="", refusal="")
     return changed_version(service, target, service.follows, service.model, now)
 
 

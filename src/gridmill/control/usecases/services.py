@@ -24,6 +24,7 @@ from gridmill.domain.service import (
     state_of,
     why_not_served,
 )
+from gridmill.domain.service_canary import DEFAULT_PERCENT, check_percent, with_canary, with_percent
 from gridmill.domain.service_keys import without_hashes
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, check_settings, merged
 from gridmill.domain.service_size import MOST_REPLICAS
@@ -93,7 +94,7 @@ class ServiceUseCases(UseCases):
                 started=transaction.now,
                 changed=transaction.now,
             )
-            if before is not None and before.is_meant_to_run:
+            if before is not None and before.is_meant_to_run and before.retry_at is None:
                 check_same(before, wanted)
             else:
                 self._check_port_is_free(wanted)
@@ -132,6 +133,8 @@ class ServiceUseCases(UseCases):
         replicas: int | None = None,
         port: int = 0,
         settings: ServiceSettings = NO_SETTINGS,
+        canary: str = "",
+        weight_percent: float | None = None,
         expected: int | None = None,
     ) -> ServiceView:
         """Change the version, the number of replicas or the settings of a running service."""
@@ -139,7 +142,15 @@ class ServiceUseCases(UseCases):
             check_replicas(replicas)
         check_port(port)
         self._check_settings(name, settings)
+        check_percent(weight_percent)
+        if model and canary:
+            raise InputError(
+                "a new version and a canary are two updates",
+                hint="Leave out --model or --canary.",
+                place="canary",
+            )
         chosen = self._model(model) if model else None
+        second = self._model(canary) if canary else None
         with self._node.changing() as transaction:
             service = self._running_service(name)
             if expected is not None and expected != service.generation:
@@ -147,9 +158,10 @@ class ServiceUseCases(UseCases):
                     f"service {name!r} has generation {service.generation}, not {expected}"
                 )
             after = self._updated(transaction, service, chosen, replicas)
+            after = self._with_canary(after, second, weight_percent, transaction.now)
             after = self._reconfigured(after, port or service.port, settings, transaction.now)
             if after.generation != service.generation and not service.is_in_effect:
-                raise _not_in_effect(service)
+                raise not_in_effect(service)
             self._change(transaction, service, after)
         return self.service(name)
 
@@ -168,6 +180,22 @@ class ServiceUseCases(UseCases):
             generation = service.generation + 1
             after = replace(after, replicas=replicas, generation=generation, changed=transaction.now)
         return after
+
+    def _with_canary(
+        self, service: Service, canary: _Model | None, percent: float | None, now: float
+    ) -> Service:
+        """Return the service with another canary, or with another share for it."""
+        if canary is None:
+            return service if percent is None else with_percent(service, percent, now)
+        _check_served(canary.version, fetch_artifact(self._control.catalog, service.version))
+        return with_canary(
+            service,
+            canary.version,
+            model=canary.reference,
+            follows=canary.follows,
+            percent=DEFAULT_PERCENT if percent is None else percent,
+            now=now,
+        )
 
     def _reconfigured(self, service: Service, port: int, change: ServiceSettings, now: float) -> Service:
         """Return the service with other settings or at another port."""
@@ -200,25 +228,13 @@ class ServiceUseCases(UseCases):
                 place="replicas",
             )
 
-    def rollback_service(self, name: str) -> ServiceView:
-        """Return a service to the version before."""
-        with self._node.changing() as transaction:
-            service = self._running_service(name)
-            if not service.previous:
-                raise ConflictError(
-                    f"service {name!r} has no version before {service.version}",
-                    hint=f"Name a version: gridmill update service {name} --model PIPELINE/JOB@NUMBER",
-                )
-            version = fetch_artifact(self._control.catalog, service.previous)
-            after = changed_version(service, version, "", version.id, transaction.now)
-            self._change(transaction, service, replace(after, previous=service.version))
-        return self.service(name)
-
     def _change(self, transaction: Transaction, before: Service, after: Service) -> None:
         transaction.put(after)
         if after.generation != before.generation:
+            canary = f", {after.canary_percent:g} % of it by {after.canary}," if after.canary else ""
             message = (
-                f"serves {after.version} with {after.replicas} replicas as generation {after.generation}"
+                f"serves {after.version}{canary} with {after.replicas} replicas as generation "
+                f"{after.generation}"
             )
             add_event(transaction, after, ServiceState.UPDATING, message)
             control = self._control
@@ -232,6 +248,8 @@ class ServiceUseCases(UseCases):
             if run is not None and run.state not in FINISHED_RUNS:
                 control = self._control
                 stop_run(self._ledger, control.channels, control.candidates, transaction, run, None)
+            elif service.retry_at is not None:
+                transaction.put(replace(service, ended=transaction.now, retry_at=None, problem=""))
         return self.service(name)
 
     def remove_service(self, name: str) -> None:
@@ -307,7 +325,8 @@ class ServiceUseCases(UseCases):
         serves = attempt is not None and service.reported_by == attempt.id
         report = service.report if serves else None
         is_placed = job_run is not None and job_run.state is JobState.RUNNING
-        is_held_up = job_run is not None and service.is_meant_to_run and not is_placed
+        is_waiting = service.is_meant_to_run and service.retry_at is None
+        is_held_up = job_run is not None and is_waiting and not is_placed
         why = job_run.message if job_run is not None and is_held_up else ""
         messages = (service.problem, why, report.problem if report is not None else "", service.refusal)
         return ServiceView(
@@ -333,7 +352,8 @@ def _check_served(version: Artifact, current: Artifact | None) -> None:
         raise InputError(f"{version.id} cannot be served: {why}", place="model")
 
 
-def _not_in_effect(service: Service) -> ConflictError:
+def not_in_effect(service: Service) -> ConflictError:
+    """Return the error for a change while an earlier change is not in effect."""
     report = service.report
     why = f": {report.problem}" if report is not None and report.problem else ""
     return ConflictError(

@@ -1,0 +1,43 @@
+"""This module has the use cases that end the canary of a service: promotion and rollback."""
+
+from gridmill.control.steps.references import fetch_artifact
+from gridmill.control.steps.services import changed_version
+from gridmill.control.usecases.service_keys import ServiceKeyUseCases
+from gridmill.control.usecases.services import not_in_effect
+from gridmill.domain.frozen import replace
+from gridmill.domain.service import Service, ServiceView
+from gridmill.domain.service_canary import promoted, without_canary
+from gridmill.errors import ConflictError
+
+
+class ServiceCanaryUseCases(ServiceKeyUseCases):
+    """The use cases of services with those of their canaries (ports.services.Services)."""
+
+    def promote_service(self, name: str) -> ServiceView:
+        """Make the canary of a service its version."""
+        with self._node.changing() as transaction:
+            service = self._running_service(name)
+            after = promoted(service, transaction.now)
+            if not service.is_in_effect:
+                raise not_in_effect(service)
+            self._change(transaction, service, after)
+        return self.service(name)
+
+    def rollback_service(self, name: str) -> ServiceView:
+        """Remove the canary of a service, or return to the version before."""
+        with self._node.changing() as transaction:
+            service = self._running_service(name)
+            now = transaction.now
+            after = without_canary(service, now) if service.canary else self._version_before(service, now)
+            self._change(transaction, service, after)
+        return self.service(name)
+
+    def _version_before(self, service: Service, now: float) -> Service:
+        if not service.previous:
+            raise ConflictError(
+                f"service {service.name!r} has no version before {service.version}",
+                hint=f"Name a version: gridmill update service {service.name} --model PIPELINE/JOB@NUMBER",
+            )
+        version = fetch_artifact(self._control.catalog, service.previous)
+        after = changed_version(service, version, "", version.id, now)
+        return replace(after, previous=service.version)

@@ -1,0 +1,85 @@
+"""This module decides the record of a service that serves a second version, its canary."""
+
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.frozen import replace
+from gridmill.domain.service import Service
+from gridmill.errors import ConflictError, InputError
+
+DEFAULT_PERCENT = 10.0
+"""The share of the requests that a canary gets, in percent, if the user names none."""
+
+
+def check_percent(percent: float | None) -> None:
+    """Raise InputError for a share that no version can have."""
+    if percent is not None and not 0.0 <= percent <= 100.0:
+        raise InputError(
+            f"the weight is {percent:g}; it must be from 0 to 100 percent", place="weight_percent"
+        )
+
+
+def with_canary(
+    service: Service, version: Artifact, *, model: str, follows: str, percent: float, now: float
+) -> Service:
+    """Return the service with a canary, which gets `percent` of the requests that name no version. `model` is
+    the reference to the canary, and `follows` the alias that the service follows after its promotion. Raises
+    InputError for the version that the service serves."""
+    if version.id == service.version:
+        raise InputError(
+            f"service {service.name!r} already serves {version.id}",
+            hint="Name another version as the canary.",
+            place="canary",
+        )
+    wanted = replace(
+        service, canary=version.id, canary_model=model, canary_follows=follows, canary_percent=percent
+    )
+    return service if wanted == service else _changed(wanted, now)
+
+
+def with_percent(service: Service, percent: float, now: float) -> Service:
+    """Return the service whose canary has another share of the requests. Raises ConflictError if there is no
+    canary."""
+    _check_canary(service)
+    if percent == service.canary_percent:
+        return service
+    return _changed(replace(service, canary_percent=percent), now)
+
+
+def promoted(service: Service, now: float) -> Service:
+    """Return the service with the canary as its version. `rollback` then returns to the version before.
+    Raises ConflictError if there is no canary."""
+    _check_canary(service)
+    after = replace(
+        service,
+        version=service.canary,
+        model=service.canary_model,
+        follows=service.canary_follows,
+        previous=service.version,
+    )
+    return without_canary(after, now)
+
+
+def without_canary(service: Service, now: float) -> Service:
+    """Return the service without its canary. If the service follows the alias that named the canary, the
+    canary is not taken again until the alias moves."""
+    after = replace(service, canary="", canary_model="", canary_follows="", canary_percent=0.0)
+    is_followed = bool(service.follows) and service.follows == service.canary_follows
+    if is_followed and service.canary != service.version:
+        why = f"{service.follows} names {service.canary}, which was rolled back"
+        after = replace(
+            after,
+            refused=service.canary,
+            refusal=f"{why}. The service still serves {service.version}.",
+        )
+    return _changed(after, now)
+
+
+def _changed(service: Service, now: float) -> Service:
+    return replace(service, generation=service.generation + 1, changed=now)
+
+
+def _check_canary(service: Service) -> None:
+    if not service.canary:
+        raise ConflictError(
+            f"service {service.name!r} has no canary",
+            hint=f"Start one: gridmill update service {service.name} --canary PIPELINE/JOB@NUMBER",
+        )
