@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from gridmill.declarations import read_pipeline
 from gridmill.domain.states import AttemptState, RunState
+from gridmill.errors import PipelineError
 from gridmill.testing.cloud.cloud_faults import BatchFaults
 from gridmill.testing.cloud.cloud_storage import CloudStorageSimulation, simulated_cloud_storage
 from gridmill.testing.cloud.containers import Image
 from gridmill.testing.cloud.gcp_batch.simulation import GcpBatchSimulation, simulated_gcp_batch
 from gridmill.transfer.bucket import BucketClient
-from tests.e2e.test_batch_site import ONCE, Home, server, two
+from tests.e2e.test_batch_site import ONCE, PIPELINE, Home, server, two
 from tests.kit.objectstore import KEYS
 
 __all__ = ["server"]
@@ -95,6 +97,34 @@ def test_a_stopped_job_ends_at_google(home: GcpHome) -> None:
     home.node.grid.stop_run(run)
     home.ended(run)
     home.wait(lambda: not home.running(), "the job has ended at the service")
+
+
+def test_with_a_mounted_file_system_the_jobs_use_the_storage_root_of_the_home(
+    tmp_path: Path, server: str, gcp: GcpBatchSimulation
+) -> None:
+    root = tmp_path / "home" / "storage"
+    mounted = {"nfs": "10.0.0.2:/vol1", "nfs_mount": str(tmp_path), "shared_root": str(root)}
+    home = GcpHome(tmp_path, server, gcp, **mounted)
+    view = home.ended(home.start())
+    assert view.run.state is RunState.SUCCEEDED, two(view).job.message
+    output = home.settings.root / two(view).artifacts[0].output.uri / "out"
+    assert output.read_text().split()[:2] == ["20000", "19999"]
+    names = [name for page in home.bucket.names("some/prefix") for name in page]
+    assert not [name for name in names if "/chunks/" in name or "/packs/" in name]
+    home.close()
+
+
+def test_a_job_with_several_ranks_is_refused_at_google_before_anything_is_submitted(home: GcpHome) -> None:
+    project = home.folder / "project"
+    project.mkdir()
+    text = PIPELINE.partition("    resumable")[0] + "    command: {run: 'true', workers: 2}\n"
+    (project / "pipeline.yaml").write_text(text)
+    pipeline = read_pipeline(project / "pipeline.yaml")
+    for call in (home.node.grid.plan_run, home.node.grid.start_run):
+        with pytest.raises(PipelineError, match="service 'gcp' runs no jobs with several ranks"):
+            call(pipeline)
+    assert not home.gcp.jobs()
+    assert not home.objects()
 
 
 class StorageHome(GcpHome):

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from gridmill.clouds.aws.fargate import fargate_size
 from gridmill.clouds.aws.requests import AwsRequests
 from gridmill.clouds.aws.settings import AwsSettings
 from gridmill.clouds.aws.settings import read_settings as read_account
@@ -49,9 +50,16 @@ _PHASES: Mapping[str, BatchPhase] = {
     "SUCCEEDED": BatchPhase.ENDED,
     "FAILED": BatchPhase.ENDED,
 }
-_TAKEN = re.compile(r"Host EC2 \(instance .*\) terminated|Spot (interruption|capacity)", re.IGNORECASE)
+_TAKEN = re.compile(
+    r"Host EC2 \(instance .*\) terminated|Spot (interruption|capacity|Task was interrupted)",
+    re.IGNORECASE,
+)
 """The pattern of the reason of a job whose machine was ended, for example a Spot machine (user guide:
-Automated job retries)."""
+Automated job retries) or a task of Fargate Spot (developer guide of Amazon ECS: Fargate capacity
+providers)."""
+_QUEUE_LIMIT = re.compile(r"JobStateTimeLimit action", re.IGNORECASE)
+"""The reason of a job that its queue has canceled by a rule of `jobStateTimeLimitActions` (user guide: Jobs
+stuck in a RUNNABLE status)."""
 _MEMORY = re.compile(r"OutOfMemory", re.IGNORECASE)
 _TIMED_OUT = re.compile(r"duration exceeded timeout", re.IGNORECASE)
 """The reason of a job that reached its timeout (user guide: Job timeouts)."""
@@ -61,9 +69,16 @@ _BLOCKED: Mapping[str, str] = {
     "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT": "no instance type of the compute environments is large "
     "enough for the job",
     "MISCONFIGURATION:SERVICE_ROLE_PERMISSIONS": "the service role of the compute environment lacks a right",
+    "MISCONFIGURATION:EC2_INSTANCE_CONFIGURATION_UNSUPPORTED": "EC2 does not support the configuration of "
+    "the instances of the compute environment",
+    "ACTION_REQUIRED": "a person must correct the compute environment",
+    "UNDETERMINED": "the job blocks its queue, and AWS does not know why",
     "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY": "AWS has no capacity for the instance types now",
 }
 """The reasons that AWS Batch states if the first job of a queue blocks the queue, with their meanings."""
+_WITHOUT_GPUS = frozenset({"optimal", "default_x86_64", "default_arm64"})
+"""The groups of instance types that have no machines with GPUs (API reference: ComputeResource)."""
+_SHARED_MEMORY_MIB = 65_536
 _OVERHEAD_BYTES = 32 * MIB
 """AWS Batch reserves at least this much memory of an instance for the ECS agent."""
 _FAMILIES = re.compile(r"[a-z]+[0-9]+[a-z-]*\.(?P<size>[a-z0-9-]+)")
@@ -202,6 +217,7 @@ class AwsBatch:
             )
         for one in self._environments(self._queue()):
             kind = str((one.get("computeResources") or {}).get("type", "EC2"))
+            kind = "UNMANAGED" if one.get("type") == "UNMANAGED" else kind
             if kind != "EC2":
                 raise InputError(
                     f"AWS Batch runs jobs with several ranks only on on-demand machines of EC2; compute "
@@ -343,6 +359,10 @@ def definition_of(settings: AwsBatchSettings, *, has_nodes: bool = False) -> Map
         container["executionRoleArn"] = settings.execution_role
     if settings.platform == "FARGATE":
         container["networkConfiguration"] = {"assignPublicIp": "ENABLED"}
+    else:
+        # Docker gives 64 MiB, which is too small for the workers of a DataLoader. The memory of the
+        # container limits its shared memory too.
+        container["linuxParameters"] = {"sharedMemorySize": _SHARED_MEMORY_MIB}
     nodes = {
         "numNodes": 2,
         "mainNode": 0,
@@ -363,10 +383,13 @@ def definition_of(settings: AwsBatchSettings, *, has_nodes: bool = False) -> Map
 
 
 def submission(request: BatchRequest, settings: AwsBatchSettings, definition: str) -> Mapping[str, Any]:
-    """Return the arguments of SubmitJob."""
+    """Return the arguments of SubmitJob. Raises InputError if Fargate has no size for the job."""
+    cpus, memory_mib = request.cpus, -(-request.memory_bytes // MIB)
+    if settings.platform == "FARGATE":
+        cpus, memory_mib = fargate_size(cpus, memory_mib)
     requirements = [
-        {"type": "VCPU", "value": str(request.cpus)},
-        {"type": "MEMORY", "value": str(-(-request.memory_bytes // MIB))},
+        {"type": "VCPU", "value": str(cpus)},
+        {"type": "MEMORY", "value": str(memory_mib)},
     ]
     if request.gpus:
         requirements.append({"type": "GPU", "value": str(request.gpus)})
@@ -413,7 +436,7 @@ def job_of(described: Mapping[str, Any]) -> BatchJob:
 def _cause(reason: str) -> Cause:
     if _TAKEN.search(reason):
         return Cause.TAKEN
-    if _TIMED_OUT.search(reason):
+    if _TIMED_OUT.search(reason) or _QUEUE_LIMIT.search(reason):
         return Cause.TIMEOUT
     return Cause.MEMORY if _MEMORY.search(reason) else Cause.LOST
 
@@ -477,8 +500,10 @@ def _environment_problem(
                 f"{largest}, has at most {show_bytes(usable)} for jobs, and the job needs "
                 f"{show_bytes(request.memory_bytes)}"
             )
-    if request.gpus and types and str(resources.get("type", "")).startswith("FARGATE"):
+    if request.gpus and str(resources.get("type", "")).startswith("FARGATE"):
         return f"compute environment {name} is Fargate, which has no GPUs"
+    if request.gpus and types and set(types) <= _WITHOUT_GPUS:
+        return f"compute environment {name} has the instance types {', '.join(types)}, which have no GPUs"
     return ""
 
 

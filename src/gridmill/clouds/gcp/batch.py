@@ -15,7 +15,7 @@ from typing import Any
 from gridmill.clouds.gcp.requests import GcpRequests
 from gridmill.clouds.gcp.settings import GcpSettings
 from gridmill.clouds.gcp.settings import read_settings as read_account
-from gridmill.domain.amounts import MIB
+from gridmill.domain.amounts import MIB, parse_bytes
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import suggestion
 from gridmill.domain.states import Cause
@@ -38,6 +38,9 @@ KNOWN: Mapping[str, str] = {
     "accelerator": "the type of the GPUs of jobs with GPUs, such as nvidia-l4",
     "network": "the network of the machines (default: global/networks/default)",
     "subnetwork": "the subnetwork of the machines, such as regions/europe-west4/subnetworks/NAME",
+    "nfs": "an NFS file system, such as Filestore, that the containers mount: SERVER:/PATH",
+    "nfs_mount": "the path in the containers at which `nfs` is mounted (default: /mnt/disks/share)",
+    "disk": "the disk space for each job besides the disk of the image, such as 100GiB (default: none)",
     "service_account_key": "the JSON key of the service account of the home, as {secret: NAME} (default: the "
     "application default credentials)",
     "endpoint_url": "the URL of a server that has the API of Batch, for tests",
@@ -46,12 +49,15 @@ KNOWN: Mapping[str, str] = {
 _AWS_KEYS = frozenset({"access_key_id", "secret_access_key", "session_token"})
 """The settings of a bucket, which the service ignores."""
 _REGION = re.compile(r"[a-z]+(-[a-z]+)+\d+")
+_NFS = re.compile(r"(?P<server>[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):(?P<path>/\S*)")
 _NOT_IN_LABEL = re.compile(r"[^a-z0-9_-]+")
 _GROUP = "group0"
 _OWNER = "gridmill-owner"
 """The label with the home and the site of a job."""
 _FEW = 4
 """Up to this many jobs are requested one by one. For more jobs, the open jobs of their owner are listed."""
+_SHARED_MEMORY = "--shm-size=64g"
+"""Docker gives 64 MiB, which is too small for the workers of a DataLoader."""
 _PAGE, _MOST_PAGES = 500, 20
 _AT_ONCE = 8
 _PHASES: Mapping[str, BatchPhase] = {
@@ -89,6 +95,10 @@ class GcpBatchSettings:
     accelerator: str
     network: str
     subnetwork: str
+    nfs_server: str
+    nfs_path: str
+    nfs_mount: str
+    disk_bytes: int
     account: GcpSettings
 
 
@@ -109,6 +119,7 @@ def read_settings(settings: Mapping[str, str], place: str) -> GcpBatchSettings:
         )
     if not settings.get("image"):
         raise InputError("the image is missing", hint="Set image=IMAGE.", place=f"{place}: settings.image")
+    server, path = _nfs(settings, place)
     names = ("project", "service_account_key", "endpoint_url")
     account = {name: settings[name] for name in names if name in settings}
     return GcpBatchSettings(
@@ -119,8 +130,43 @@ def read_settings(settings: Mapping[str, str], place: str) -> GcpBatchSettings:
         accelerator=settings.get("accelerator", ""),
         network=settings.get("network", ""),
         subnetwork=settings.get("subnetwork", ""),
+        nfs_server=server,
+        nfs_path=path,
+        nfs_mount=_nfs_mount(settings, place),
+        disk_bytes=_disk_bytes(settings, place),
         account=read_account(account, lambda value: value),
     )
+
+
+def _nfs(settings: Mapping[str, str], place: str) -> tuple[str, str]:
+    """Return the server and the path of the NFS file system. Both are empty if the containers mount none."""
+    text = settings.get("nfs", "")
+    match = _NFS.fullmatch(text)
+    if text and match is None:
+        raise InputError(
+            f"{text!r} is not an NFS file system",
+            hint="Write SERVER:/PATH, such as 10.0.0.2:/vol1.",
+            place=f"{place}: settings.nfs",
+        )
+    return (match["server"], match["path"]) if match is not None else ("", "")
+
+
+def _nfs_mount(settings: Mapping[str, str], place: str) -> str:
+    path = settings.get("nfs_mount", "/mnt/disks/share")
+    if not path.startswith("/") or not path.isprintable() or ".." in path.split("/"):
+        raise InputError(
+            f"{path!r} is not an absolute path",
+            hint="Write for example /mnt/disks/share.",
+            place=f"{place}: settings.nfs_mount",
+        )
+    return path.rstrip("/")
+
+
+def _disk_bytes(settings: Mapping[str, str], place: str) -> int:
+    try:
+        return parse_bytes(settings.get("disk", "0"))
+    except InputError as error:
+        raise InputError(error.message, hint=error.hint, place=f"{place}: settings.disk") from error
 
 
 def make(settings: Mapping[str, str], place: str) -> "GcpBatch":
@@ -276,7 +322,11 @@ def job_body(request: BatchRequest, settings: GcpBatchSettings) -> Mapping[str, 
     task: dict[str, Any] = {
         "runnables": [
             {
-                "container": {"imageUri": settings.image, "commands": list(request.command)},
+                "container": {
+                    "imageUri": settings.image,
+                    "commands": list(request.command),
+                    "options": _SHARED_MEMORY,
+                },
                 "environment": {"variables": dict(request.variables)},
             }
         ],
@@ -287,6 +337,12 @@ def job_body(request: BatchRequest, settings: GcpBatchSettings) -> Mapping[str, 
         "maxRetryCount": 0,
         "maxRunDuration": f"{max(60, int(request.limit_seconds))}s",
     }
+    if settings.disk_bytes:
+        task["computeResource"]["bootDiskMib"] = str(-(-settings.disk_bytes // MIB))
+    if settings.nfs_server:
+        # Batch mounts the volumes of the task in its containers too, at the same path
+        nfs = {"server": settings.nfs_server, "remotePath": settings.nfs_path}
+        task["volumes"] = [{"nfs": nfs, "mountPath": settings.nfs_mount}]
     policy: dict[str, Any] = {"provisioningModel": "SPOT" if request.spot else "STANDARD"}
     if settings.machine_type:
         policy["machineType"] = settings.machine_type

@@ -145,7 +145,10 @@ def lost_outcome(job: BatchJob | None, interrupted: AttemptOutcome | None = None
     # another attempt would need as much memory or time
     state = AttemptState.FAILED if job.cause in (Cause.MEMORY, Cause.TIMEOUT) else AttemptState.LOST
     message = f"the batch service ended job {job.id} ({job.status}{code}): {reason}"
-    hint = "Set a longer `time_limit`." if job.cause is Cause.TIMEOUT else ""
+    hint = ""
+    if job.cause is Cause.TIMEOUT:
+        longer = "Set a longer `time_limit`."
+        hint = longer if job.started is not None else "Correct the queue of the batch service, or its rules."
     return AttemptOutcome(
         state=state, cause=job.cause, message=message, hint=hint, use=use, exit_code=job.exit_code
     )

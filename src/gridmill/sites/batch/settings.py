@@ -41,6 +41,8 @@ _OF_RESOURCES = frozenset({"time_limit", "queue_timeout", "spot", "price_per_hou
 _CONTAINER_BYTES = 256 << 20
 _CURRENCY = re.compile(r"[A-Z]{3}")
 _MOST_JOBS = 5000
+_LONGEST_SECONDS = 14 * 86_400.0
+"""The longest time of a job at Google Cloud Batch ("Quotas and limits") and on Fargate ("Job timeouts")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,7 @@ def read(site: Site) -> BatchSettings:
         max_machines=texts.number("max_machines", "100", 1, _MOST_JOBS),
         python=texts.one("python", PROGRAM, "python3"),
         queue_timeout_seconds=texts.seconds("queue_timeout", "24h", least=1.0),
-        time_limit_seconds=texts.seconds("time_limit", "7d", least=60.0),
+        time_limit_seconds=_time_limit(site),
         poll_seconds=texts.seconds("poll", "5s", least=0.05),
         checkpoints_seconds=texts.seconds("checkpoints", "60s", least=0.05),
         keep_seconds=texts.seconds("keep", "14d", least=60.0),
@@ -193,6 +195,19 @@ def _bucket_region(site: Site) -> str:
         return ""
     is_own = site.settings.get("service") != "aws" or site.settings.get("bucket_endpoint")
     return region or ("" if is_own else site.settings.get("region", ""))
+
+
+def _time_limit(site: Site) -> float:
+    """Return the longest time of a job. Raises InputError if the service ends every job earlier, because the
+    work of the job would be lost."""
+    seconds = _texts(site).seconds("time_limit", "7d", least=60.0)
+    is_limited = site.settings.get("service") == "gcp" or site.settings.get("platform") == "FARGATE"
+    if is_limited and seconds > _LONGEST_SECONDS:
+        owner = "Google Cloud Batch" if site.settings.get("service") == "gcp" else "Fargate"
+        raise _texts(site).wrong(
+            "time_limit", f"{owner} ends every job after 14 days", "Set at most time_limit=14d."
+        )
+    return seconds
 
 
 def _memory(site: Site) -> int:

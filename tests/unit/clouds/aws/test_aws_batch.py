@@ -99,6 +99,12 @@ def test_a_definition_has_the_same_name_for_the_same_image_only() -> None:
             Cause.MEMORY,
         ),
         ("Essential container in task exited", "", Cause.LOST),
+        ("Your Spot Task was interrupted.", "", Cause.TAKEN),
+        (
+            "Canceled by JobStateTimeLimit action due to reason: CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY",
+            "",
+            Cause.TIMEOUT,
+        ),
     ],
 )
 def test_the_reason_of_a_failed_job_gives_the_cause(reason: str, container: str, cause: Cause) -> None:
@@ -133,6 +139,14 @@ def test_the_reason_of_a_failed_job_gives_the_cause(reason: str, container: str,
         (QUEUE, [{**ENVIRONMENT, "computeResources": {"maxvCpus": 1}}], {}, "at most 1 vCPUs", True),
         (QUEUE, [ENVIRONMENT], {"g5.xlarge": GIB}, "the largest, g5.xlarge, has at most 992 MiB", True),
         (QUEUE, [ENVIRONMENT], {"g5.xlarge": 16 * GIB}, "quota of vCPUs", False),
+        (QUEUE, [{**ENVIRONMENT, "computeResources": {"type": "FARGATE"}}], {}, "has no GPUs", True),
+        (
+            QUEUE,
+            [{**ENVIRONMENT, "computeResources": {"type": "EC2", "instanceTypes": ["optimal"]}}],
+            {},
+            "the instance types optimal, which have no GPUs",
+            True,
+        ),
     ],
 )
 def test_a_job_that_stays_runnable_is_diagnosed(
@@ -146,6 +160,77 @@ def test_a_job_that_stays_runnable_is_diagnosed(
     assert problem is not None
     assert words in problem.message
     assert problem.hopeless is hopeless
+
+
+@pytest.mark.parametrize(
+    ("reason", "hopeless"),
+    [
+        ("MISCONFIGURATION:EC2_INSTANCE_CONFIGURATION_UNSUPPORTED - no", True),
+        ("UNDETERMINED - Batch job is blocked, root cause is undetermined.", False),
+        ("ACTION_REQUIRED - no", False),
+        ("CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - no", False),
+    ],
+)
+def test_the_reason_of_aws_for_a_blocked_queue_is_used(reason: str, hopeless: bool) -> None:
+    problem = queue_problem(replace(WAITS, reason=reason), REQUEST, QUEUE, [ENVIRONMENT], {})
+    assert problem is not None
+    assert reason in problem.message
+    assert problem.hopeless is hopeless
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gib", "size"),
+    [
+        (1, 1.0, (1, 2048)),
+        (1, 8.25, (2, 9216)),
+        (3, 2.0, (4, 8192)),
+        (5, 17.0, (8, 20480)),
+        (16, 120.0, (16, 122880)),
+    ],
+)
+def test_a_job_on_fargate_gets_the_smallest_possible_size(
+    cpus: int, gib: float, size: tuple[int, int]
+) -> None:
+    settings = read_settings({**SETTINGS, "platform": "FARGATE", "execution_role": "arn:e"}, "site s")
+    wanted = replace(REQUEST, cpus=cpus, memory_bytes=int(gib * GIB), gpus=0)
+    needs = submission(wanted, settings, "d")["containerOverrides"]["resourceRequirements"]
+    assert tuple(int(one["value"]) for one in needs) == size
+    assert "linuxParameters" not in definition_of(settings)["containerProperties"]
+
+
+def test_a_job_that_is_too_large_for_fargate_is_refused() -> None:
+    settings = read_settings({**SETTINGS, "platform": "FARGATE"}, "site s")
+    for changes in ({"cpus": 17}, {"memory_bytes": 121 * GIB}):
+        with pytest.raises(InputError, match="Fargate has no size"):
+            submission(replace(REQUEST, **changes), settings, "d")
+
+
+class Environments:
+    """A queue with one compute environment."""
+
+    def __init__(self, **environment: object) -> None:
+        self.environment = {"computeEnvironmentName": "c", **environment}
+        self.actions: list[str] = []
+
+    def call(self, service: str, region: str, action: str, **arguments: object) -> Mapping[str, object]:
+        self.actions.append(action)
+        order = [{"order": 1, "computeEnvironment": "c"}]
+        return {
+            "DescribeJobQueues": {"jobQueues": [{**QUEUE, "computeEnvironmentOrder": order}]},
+            "DescribeComputeEnvironments": {"computeEnvironments": [self.environment]},
+        }[action]
+
+
+@pytest.mark.parametrize(
+    ("environment", "kind"),
+    [({"type": "UNMANAGED"}, "UNMANAGED"), ({"computeResources": {"type": "SPOT"}}, "SPOT")],
+)
+def test_a_gang_is_refused_before_its_submission(environment: dict[str, object], kind: str) -> None:
+    requests = Environments(**environment)
+    service = AwsBatch(read_settings(SETTINGS, "site s"), requests)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=f"only on on-demand machines of EC2; .* has the type {kind}"):
+        service.submit(replace(REQUEST, nodes=2))
+    assert requests.actions == ["DescribeJobQueues", "DescribeComputeEnvironments"]
 
 
 class Pages:

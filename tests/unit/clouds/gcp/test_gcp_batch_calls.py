@@ -53,6 +53,16 @@ def test_a_job_with_gpus_needs_their_type() -> None:
     }
 
 
+def test_a_job_mounts_a_file_system_and_has_a_disk_of_its_own() -> None:
+    more = {"nfs": "10.0.0.2:/vol1", "nfs_mount": "/mnt/data/", "disk": "100GiB"}
+    [group] = job_body(REQUEST, read_settings({**SETTINGS, **more}, "site s"))["taskGroups"]
+    task = group["taskSpec"]
+    assert task["volumes"] == [
+        {"nfs": {"server": "10.0.0.2", "remotePath": "/vol1"}, "mountPath": "/mnt/data"}
+    ]
+    assert task["computeResource"]["bootDiskMib"] == "102400"
+
+
 def test_the_exit_code_of_a_preempted_machine_names_it() -> None:
     job = {
         "createTime": "1970-01-01T00:00:01Z",
@@ -112,6 +122,9 @@ def test_a_queued_job_is_diagnosed_by_its_events() -> None:
         ({"region": "x"}, "is not a region"),
         ({"image": ""}, "image is missing"),
         ({"queue": "q"}, "no setting 'queue'"),
+        ({"nfs": "/vol1"}, "not an NFS file system"),
+        ({"nfs": "10.0.0.2:/v", "nfs_mount": "share"}, "not an absolute path"),
+        ({"disk": "much"}, "much"),
     ],
 )
 def test_wrong_settings_are_refused(changes: dict[str, str], words: str) -> None:

@@ -50,6 +50,8 @@ def test_a_shared_root_may_have_spaces() -> None:
         {"price_per_hour": "three"},
         {"currency": "dollars"},
         {"bucket_region": "Frankfurt!"},
+        {"time_limit": "15d", "service": "gcp", "region": "europe-west4"},
+        {"time_limit": "15d", "platform": "FARGATE"},
     ],
 )
 def test_a_wrong_setting_is_refused_with_its_place(wrong: dict[str, str]) -> None:

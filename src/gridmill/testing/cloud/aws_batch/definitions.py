@@ -36,6 +36,7 @@ Source: https://docs.aws.amazon.com/batch/latest/APIReference/API_ResourceRequir
 _CONTAINER = (
     "image", "command", "environment", "resourceRequirements", "vcpus", "memory", "jobRoleArn",
     "executionRoleArn", "networkConfiguration", "fargatePlatformConfiguration", "logConfiguration",
+    "linuxParameters",
 )  # fmt: skip
 
 
@@ -119,6 +120,10 @@ def read_container(given: Mapping[str, Any], platforms: tuple[str, ...]) -> Cont
     check_known(given, _CONTAINER, "containerProperties")
     if not given.get("image"):
         raise client_error("containerProperties needs an image.")
+    shared = given.get("linuxParameters", {})
+    check_known(shared, ("sharedMemorySize",), "linuxParameters")
+    if shared and "FARGATE" in platforms:
+        raise client_error("sharedMemorySize is not supported on Fargate.")
     container = Container(
         image=given["image"],
         command=tuple(given.get("command", ())),

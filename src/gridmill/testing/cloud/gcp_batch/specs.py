@@ -6,6 +6,7 @@ https://cloud.google.com/batch/quotas
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gridmill.testing.cloud.gcp_batch import catalogue
@@ -16,12 +17,14 @@ _MOST_TASKS, _MOST_PARALLEL, _DEFAULT_PARALLEL = 100_000, 5_000, 1_000
 _MOST_RETRIES, _MOST_POLICIES, _MOST_LABELS = 10, 10, 64
 _DEFAULT_CPU_MILLI, _DEFAULT_MEMORY_MIB = 2000, 2000
 _DURATION = re.compile(r"(\d+(?:\.\d{1,9})?)s")
+_SHARED_MEMORY = re.compile(r"(--shm-size=\d+[kmg])?")
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _JOB = ("name", "priority", "taskGroups", "allocationPolicy", "labels", "logsPolicy")
 _GROUP = ("taskCount", "parallelism", "taskSpec", "taskCountPerNode")
 _TASK = (
     "runnables", "computeResource", "maxRetryCount", "maxRunDuration", "lifecyclePolicies", "environment",
+    "volumes",
 )  # fmt: skip
 _ALLOCATION = ("instances", "location", "labels", "serviceAccount", "network")
 _POLICY = ("machineType", "provisioningModel", "accelerators", "bootDisk")
@@ -44,6 +47,7 @@ def read_spec(job: Mapping[str, Any], location: str) -> Spec:
     check_known(group, _GROUP, "taskGroups[0].")
     task = group.get("taskSpec") or {}
     check_known(task, _TASK, "taskSpec.")
+    _check_volumes(task)
     if number(group.get("taskCountPerNode"), 1, "taskCountPerNode") != 1:
         raise not_simulated("more than one task on a VM")
     count = number(group.get("taskCount"), 1, "taskCount", most=_MOST_TASKS)
@@ -104,7 +108,9 @@ def _runnable(given: Mapping[str, Any]) -> Runnable:
         return Runnable(command=(script.get("text", ""),), environment=environment)
     if container is None or script is not None:
         raise invalid("Runnable must have either a container or a script")
-    check_known(container, ("imageUri", "commands", "entrypoint"), "container.")
+    check_known(container, ("imageUri", "commands", "entrypoint", "options"), "container.")
+    if not _SHARED_MEMORY.fullmatch(container.get("options", "")):
+        raise not_simulated(f"the options {container['options']}")
     if not container.get("imageUri"):
         raise invalid("Container must have an imageUri")
     return Runnable(
@@ -113,6 +119,19 @@ def _runnable(given: Mapping[str, Any]) -> Runnable:
         command=tuple(container.get("commands", ())),
         environment=environment,
     )
+
+
+def _check_volumes(task: Mapping[str, Any]) -> None:
+    """Checks the volumes of a task. The file systems of this machine stand for NFS servers, so the path of
+    each volume must exist here already."""
+    for one in task.get("volumes") or []:
+        check_known(one, ("nfs", "mountPath"), "volumes.")
+        nfs = one.get("nfs") or {}
+        check_known(nfs, ("server", "remotePath"), "volumes.nfs.")
+        if not nfs.get("server") or not nfs.get("remotePath") or not one.get("mountPath", "").startswith("/"):
+            raise invalid("A volume must have a source and an absolute mountPath")
+        if not Path(one["mountPath"]).is_dir():
+            raise not_simulated(f"a mount at {one['mountPath']}, which is no folder of this machine")
 
 
 def _environment(given: Mapping[str, Any] | None, place: str) -> Pairs:
