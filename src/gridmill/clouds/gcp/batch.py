@@ -201,16 +201,10 @@ class GcpBatch:
         location = self._location()
         if request.nodes > 1:
             raise InputError("Gridmill runs no jobs with several ranks at Google Cloud Batch")
-        try:
-            self._call(
-                "jobs.create",
-                f"{location}/jobs",
-                query={"jobId": request.name},
-                body=job_body(request, self._settings),
-            )
-        except ConflictError:
-            if self.find(request.name) is None:
-                raise
+        body = job_body(request, self._settings)
+        # a job with this name is the one of an earlier request, also if it cannot be read yet
+        with suppress(ConflictError):
+            self._call("jobs.create", f"{location}/jobs", query={"jobId": request.name}, body=body)
         return f"{location}/jobs/{request.name}"
 
     def find(self, name: str) -> str | None:

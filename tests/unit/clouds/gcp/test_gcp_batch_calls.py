@@ -100,6 +100,19 @@ def test_a_failed_job_whose_tasks_may_not_be_read_hides_no_other_job() -> None:
     service.close()
 
 
+def test_a_job_that_exists_but_cannot_be_read_yet_is_not_an_error() -> None:
+    jobs = f"projects/{PROJECT}/locations/europe-west4/jobs"
+    api = GoogleApi(
+        {
+            f"POST /v1/{jobs}": refusal(409, "ALREADY_EXISTS"),
+            f"GET /v1/{jobs}/gm-1": refusal(404, "NOT_FOUND"),
+        }
+    )
+    service = GcpBatch(read_settings(SETTINGS, "site s"), GcpRequests(settings(), transport=api.transport))
+    assert service.submit(REQUEST) == f"{jobs}/gm-1"
+    service.close()
+
+
 def test_a_job_whose_machines_are_requested_is_queued() -> None:
     assert job_of("n", {"status": {"state": "SCHEDULED"}}, []).phase is BatchPhase.QUEUED
     assert job_of("n", {"status": {"state": "CANCELLATION_IN_PROGRESS"}}, []).phase is BatchPhase.RUNNING
