@@ -126,6 +126,14 @@ LINKS: Mapping[str, str] = {
 }
 """The functions with which a pod opens its link to the control node, by the URL scheme of PodOrder.link."""
 
+SERVICE_LINKS: Mapping[str, str] = {
+    "none": "gridmill.sites.service_address:make_absent",
+    "tcp": "gridmill.sites.service_address:make_link",
+    "farm": "gridmill.sites.farm.service_link:make",
+}
+"""The functions that make the link of a service (ports.service_link.ServiceLink), by the name in
+`Upstream.link`. Each of these functions takes an Upstream."""
+
 SOURCES: Mapping[str, str] = {"files": "gridmill.storage.root:describe_source"}
 """Functions that list the files which a source names now. Each of these functions takes the declaration of
 the source and the folder of the pipeline."""
@@ -193,6 +201,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "stores": STORES,
     "faults": FAULTS,
     "links": LINKS,
+    "service_links": SERVICE_LINKS,
     "sources": SOURCES,
     "readers": READERS,
     "journals": JOURNALS,

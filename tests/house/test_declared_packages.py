@@ -10,6 +10,7 @@ CALLED = {"yaml": "pyyaml", "sklearn": "scikit-learn", "PIL": "pillow", "google"
 CARRIED = {
     "starlette": "fastapi",
     "anyio": "fastapi",
+    "httptools": "uvicorn",
     "pydantic_core": "pydantic",
     "markupsafe": "jinja2",
     "joblib": "scikit-learn",

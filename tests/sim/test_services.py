@@ -10,10 +10,7 @@ from test_versions import alias
 
 from gridmill.control.usecases.service import Service as Cases
 from gridmill.domain.artifact import Artifact, ArtifactKind, Latest, Output
-from gridmill.domain.job import JobKind
-from gridmill.domain.resource import Resource
 from gridmill.domain.service import ServiceState, ServiceView, run_name
-from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.version_manifest import FileProblem, FileProblemKind
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
@@ -262,16 +259,6 @@ def test_versions_in_service_are_neither_removed_nor_deleted_by_retention(
             cases.remove_artifact(f"w/m@{number}", force=True)
     assert cases.remove_artifact("w/m@2", dry_run=True).services == ("rain",)
     cases.remove_artifact("w/m@3", force=True)
-
-
-def test_services_run_only_at_the_local_site(grid: Simulation, cases: Cases) -> None:
-    far = Site(name="lab", kind=SiteKind.RAY, nodes=grid.world.nodes())
-    grid.store.commit([Put(noun=far, expected=0)])
-    grid.node.control.ledger.doubtful = True
-    with grid.node.changing() as transaction:
-        transaction.put(Resource(name="far", type=JobKind.SERVICE, site="lab"))
-    with pytest.raises(InputError, match="services run only at the site `local`"):
-        cases.start_service("rain", model="w/m@1", resource="far")
 
 
 @pytest.mark.parametrize(

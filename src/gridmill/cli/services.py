@@ -346,6 +346,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("run", service.run_id),
         *settings_facts(service),
         ("resource", service.resource),
+        ("site", service.site if service.route is not None else ""),
         ("project", service.project if service.project != DEFAULT else ""),
         ("since", moment(view.since)),
         ("changed", moment(service.changed)),

@@ -19,6 +19,7 @@ from gridmill.control.ticks.observe import observe
 from gridmill.control.ticks.receive import receive
 from gridmill.control.ticks.rent import rent, show_heartbeat
 from gridmill.control.ticks.schedules import keep_schedules
+from gridmill.control.ticks.service_routes import keep_routes
 from gridmill.control.ticks.services import keep_services
 from gridmill.control.ticks.tear_down import discard, reap, reap_now
 from gridmill.domain.deployment import Deployment
@@ -98,6 +99,7 @@ class ControlNode:
                     keep_backfills(control),
                     reconsider_sites(control.job_moves),
                 )
+                keep_routes(control.endings, control.sites, now)
                 check_budgets(starting, control.rentals)
                 wanted = dispatch(control)
                 until_due = min(until_due, rent(control))

@@ -13,6 +13,9 @@ from gridmill.domain.site import GpuSlot, Node, NodeUtilization
 from gridmill.errors import InputError
 
 FARM_PROTOCOL = 2
+SERVICE_SOCKET = "service.socket"
+"""The name of the socket of a service at a farm, in the output folder of the attempt that runs the
+service."""
 _Minor: TypeAlias = tuple[int, int]
 
 
@@ -79,7 +82,8 @@ class FarmStatus:
     transferred to the farm, which is at most `quota_bytes`. `disk_free_bytes` is the free space of the disk
     of the farm. The files of the tenant use `disk_use_bytes` of the disk, which is at most
     `disk_limit_bytes`. `future_capacity` has the times at which the farm expects more free machines,
-    earliest first. Times that the farm cannot estimate are left out."""
+    earliest first. Times that the farm cannot estimate are left out. `serves` is whether services can run at
+    the farm."""
 
     version: str
     protocol: int
@@ -95,6 +99,7 @@ class FarmStatus:
     disk_use_bytes: int = 0
     disk_limit_bytes: int = 0
     warnings: tuple[str, ...] = ()
+    serves: bool = False
 
 
 def line_at(farm_status: FarmStatus, gpus: int) -> QueuePosition | None:

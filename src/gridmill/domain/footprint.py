@@ -129,6 +129,8 @@ def memory_of(job: Job, size: JobSize, workers: int) -> int:
         return footprint.base_bytes + workers * each
     if isinstance(spec, PredictionSpec):
         return footprint.base_bytes + swarm_bytes(size, workers)
+    if isinstance(spec, ServiceSpec) and spec.routes:
+        return footprint.floor_bytes
     if isinstance(spec, ServiceSpec):
         return footprint.base_bytes + service_bytes(spec.replicas)
     if isinstance(spec, DatasetSpec):

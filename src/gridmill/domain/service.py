@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from gridmill.domain.artifact import LATEST, Artifact, ArtifactKind, split_reference
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import DEFAULT
@@ -16,12 +16,23 @@ from gridmill.domain.service_keys import ServiceKey, key_lines
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, with_settings
 from gridmill.domain.service_size import ServiceSize, memory_for
 from gridmill.domain.service_spec import DRAIN_SECONDS, ServiceSpec
-from gridmill.domain.serving import ReplicaState, Scaling, ServedVersion, ServiceOrder, ServiceReport
+from gridmill.domain.serving import (
+    NO_UPSTREAM,
+    ReplicaState,
+    Scaling,
+    ServedVersion,
+    ServiceOrder,
+    ServiceReport,
+    Upstream,
+)
 from gridmill.domain.serving import ServiceState as ProcessState
+from gridmill.domain.site import LOCAL
 from gridmill.domain.states import JobState, RunState
 
 JOB = "serve"
-"""The name of the only job in the run of a service."""
+"""The name of the job in the run of a service that runs its replicas."""
+ROUTE = "route"
+"""The name of the job in the run of a service that runs its router, if its replicas run at another site."""
 CALIBRATION_NAME = "service-calibration"
 """The name of the pipeline in whose runs models are calibrated."""
 CALIBRATION_JOB = "calibrate"
@@ -48,6 +59,20 @@ class ServiceState(StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
     """The service cannot run, and does not start again by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRoute:
+    """The router of a service whose replicas run at `site`. The router runs at the site `local`, and listens
+    at the address of the service. `upstream` is how it connects to the replicas. `generation` increases with
+    each change of the upstream. `report` is the last report of the router, which belongs to the attempt
+    `reported_by`."""
+
+    site: str
+    upstream: Upstream = NO_UPSTREAM
+    generation: int = 1
+    report: ServiceReport | None = None
+    reported_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +106,8 @@ class Service:
     follows after the canary became its version.
 
     `report` is the last report of the process of the service, which belongs to the attempt `reported_by`.
-    Times are Unix times in seconds.
+    `route` is the router if the replicas run at another site; None if they run at the site `local` and accept
+    connections at the address of the service themselves. Times are Unix times in seconds.
     """
 
     name: str
@@ -115,6 +141,12 @@ class Service:
     rate: float = 0.0
     scaling: Scaling | None = None
     size: ServiceSize | None = None
+    route: ServiceRoute | None = None
+
+    @property
+    def site(self) -> str:
+        """The site at which the replicas run."""
+        return self.route.site if self.route is not None else LOCAL
 
     @property
     def is_meant_to_run(self) -> bool:
@@ -171,7 +203,7 @@ class ServiceView:
 
 
 def pipeline_of(service: Service) -> Pipeline:
-    """Return the pipeline with the one job of a service."""
+    """Return the pipeline with the job of a service, and with the job of its router if it has one."""
     size = service.size
     job = Job(
         name=JOB,
@@ -180,7 +212,9 @@ def pipeline_of(service: Service) -> Pipeline:
         memory_bytes=None if size is None else size.memory_bytes,
         service=ServiceSpec(name=service.name, replicas=service.replicas),
     )
-    return Pipeline(name=run_name(service.name), jobs=(job,), project=service.project)
+    router = Job(name=ROUTE, at=LOCAL, cpus=1.0, service=ServiceSpec(name=service.name, routes=True))
+    jobs = (job,) if service.route is None else (job, router)
+    return Pipeline(name=run_name(service.name), jobs=jobs, project=service.project)
 
 
 def calibration_pipeline(version: str, machine: str, resource: str, cpus: float) -> Pipeline:
@@ -233,7 +267,9 @@ def order_of(service: Service, folder: str, log_folder: str, canary_folder: str 
         scaling=scaling,
         api_keys=key_lines(service.keys) if service.settings.require_keys else None,
     )
-    return with_settings(order, service.settings, log_folder)
+    order = with_settings(order, service.settings, log_folder)
+    # the router ends TLS, so that the key stays on this machine
+    return order if service.route is None else replace(order, certificate_file="", key_file="")
 
 
 def _served_versions(service: Service, folder: str, canary_folder: str) -> tuple[ServedVersion, ...]:
@@ -249,6 +285,24 @@ def _served_versions(service: Service, folder: str, canary_folder: str) -> tuple
 def first_replicas(rate: float, scaling: Scaling) -> int:
     """Return the number of replicas with which a service begins: as many as its expected rate needs."""
     return max(1, scaling.least, min(scaling.most, math.ceil(rate / scaling.rate_per_replica - 1e-9)))
+
+
+def route_order_of(service: Service, route: ServiceRoute) -> ServiceOrder:
+    """Return the order for the router of a service, which listens at the address of the service and ends
+    TLS."""
+    settings = service.settings
+    return ServiceOrder(
+        name=service.name,
+        versions=(),
+        # greater after each change of the service or of its upstream
+        generation=service.generation + route.generation,
+        host=settings.listening_host,
+        port=service.port,
+        certificate_file=settings.certificate_file or "",
+        key_file=settings.key_file or "",
+        drain_seconds=DRAIN_SECONDS,
+        upstream=route.upstream,
+    )
 
 
 def alias_followed(reference: str, artifact: Artifact) -> str:
@@ -276,9 +330,15 @@ def state_of(service: Service, run: Run | None, job_run: JobRun | None) -> Servi
         return ServiceState.FAILING
     if report.state is ProcessState.STARTING:
         return ServiceState.STARTING
+    if service.route is not None and not _is_ready(service.route.report):
+        return ServiceState.STARTING
     if report.generation < service.generation or report.state is ProcessState.UPDATING:
         return ServiceState.UPDATING
     return ServiceState.STOPPING if report.state is ProcessState.DRAINING else ServiceState.RUNNING
+
+
+def _is_ready(report: ServiceReport | None) -> bool:
+    return report is not None and report.state in (ProcessState.READY, ProcessState.UPDATING)
 
 
 def ready_replicas(report: ServiceReport | None) -> int:

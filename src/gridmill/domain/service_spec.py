@@ -15,12 +15,15 @@ class ServiceSpec:
     """The declaration of the job of the service `name`. `replicas` is the number of replicas for which the
     attempt gets memory and CPUs. The record of the service has everything that an update can change.
 
+    With `routes`, the job runs the router of a service whose replicas run at another site.
+
     If `calibrates` is set, the job measures a replica of this version of a model on a machine of the type
     `machine`, and ends; `name` then belongs to no service.
     """
 
     name: str
     replicas: int = 1
+    routes: bool = False
     calibrates: str = ""
     machine: str = ""
 

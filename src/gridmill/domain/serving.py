@@ -6,6 +6,8 @@ writes the observed state, a `ServiceReport`, to the file `report.json`. Both fi
 so the control node and the parent process can each end and start again without the other.
 """
 
+from collections.abc import Mapping
+from dataclasses import field
 from enum import StrEnum
 
 from gridmill.domain.amounts import MIB
@@ -71,6 +73,22 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """The replicas to which the router of a service connects. `link` is the name of the plug-in that opens
+    the connections (`plugins.SERVICE_LINKS`), and `settings` are the settings of this plug-in. `attempt_id`
+    is the attempt in which the replicas run. The settings contain no secrets, only paths of files with
+    secrets."""
+
+    link: str
+    attempt_id: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_UPSTREAM = Upstream(link="none", attempt_id="")
+"""The upstream of a router whose service has no replicas yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOrder:
     """The desired state of a service. A changed order needs a higher `generation`.
 
@@ -81,6 +99,12 @@ class ServiceOrder:
     by a space and a name. If it is set, every request except health checks needs one of these keys. Instead
     of naming a file, `api_keys` can have the lines of the file, which the parent process then writes. Other
     `api_keys` need no new replicas.
+
+    If `socket` is set, the service listens at this path of a Unix socket instead of `host` and `port`.
+
+    Router: if `upstream` is set, the processes load no versions. They pass requests on to the replicas at
+    `upstream`, hold a request for at most `hold_seconds` while no replica can be reached, and keep at most
+    `hold_bytes` of held requests in memory. A changed `upstream` takes effect without new processes.
 
     Computation: each of the `replicas` is a process that has loaded all versions, and computes with `threads`
     threads. One batch has at most `max_batch` rows from at most `max_concurrent` requests. While a batch is
@@ -126,6 +150,10 @@ class ServiceOrder:
     request_log: RequestLog | None = None
     scaling: Scaling | None = None
     calibrates: bool = False
+    socket: str = ""
+    upstream: Upstream | None = None
+    hold_seconds: float = 10.0
+    hold_bytes: int = 64 * MIB
 
 
 class ServiceState(StrEnum):

@@ -31,6 +31,7 @@ from gridmill.farm.deployment_requests import deploy, end, look, observe
 from gridmill.farm.files import TenantFiles
 from gridmill.farm.join import JoinRateLimiter, WrongSecretError, join
 from gridmill.farm.result_export import ExportGrant, checked
+from gridmill.farm.service_connections import ServiceConnection
 from gridmill.farm.state import Farm
 from gridmill.http.errors import answer_errors, failure
 from gridmill.ports.site import PodReports
@@ -69,6 +70,7 @@ def make_app(farm: Farm) -> FastAPI:
     app.post("/v1/relay", response_model=SessionName)(_open)
     app.get("/v1/relay/{session}", response_class=StreamingResponse)(_read)
     app.post("/v1/relay/{session}", status_code=204, response_class=Response)(_forward_lines)
+    app.post("/v1/attempts/{attempt_id}/connection", response_class=Response)(_connect_service)
     app.include_router(staging)
     answer_errors(app)
     app.add_middleware(TenantMiddleware, farm=farm)
@@ -153,6 +155,12 @@ async def _forward_lines(
     relay = (await run_in_threadpool(farm.sandbox_of, tenant)).relay
     await run_in_threadpool(relay.forward, session, sequence, body)
     return done()
+
+
+async def _connect_service(farm: TheFarm, tenant: Asking, attempt_id: Name) -> Response:
+    """Make this connection a connection to the service that the attempt runs."""
+    carried = await run_in_threadpool(_files_of, farm, tenant)
+    return ServiceConnection(await run_in_threadpool(carried.connect_service, attempt_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,8 @@ from gridmill.http.connections import CERTIFICATE
 from gridmill.http.errors import bounded, declared_bytes, failure, pass_on, too_large
 
 TENANT = "gridmill.tenant"
+SERVICES = "/v1/attempts/"
+"""The beginning of the paths by which the routers of services connect to their replicas."""
 _OPEN = frozenset({"/v1/join", "/healthz"})
 STRANGER_BYTES = 64 * 1024
 """The largest size in bytes of a request body from a client that is not a tenant yet."""
@@ -86,7 +88,8 @@ class TenantMiddleware:
         if declared_bytes(headers.get("content-length", "0")) > limit:
             return failure(too_large(limit), 413)
         refusal = _version_refusal(headers.get("gridmill-version", ""), self._farm.version)
-        if refusal is None and TENANT in scope:
+        # a router of services sends requests without a control node, which is what leases wait for
+        if refusal is None and TENANT in scope and not scope["path"].startswith(SERVICES):
             self._farm.record_contact(scope[TENANT])
         return refusal
 

@@ -44,6 +44,8 @@ def look(farm: Farm, tenant: Tenant) -> FarmStatus:
         disk_use_bytes=farm.disk.use_of(tenant.name).size_bytes,
         disk_limit_bytes=farm.disk.limits.size_bytes or 0,
         warnings=(*(one.message for one in lost), *filter(None, [farm.disk.why_waits(tenant.name)])),
+        # pods on other nodes of a cluster do not share a socket with this server
+        serves=farm.shares_nodes,
     )
 
 

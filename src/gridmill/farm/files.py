@@ -7,6 +7,7 @@ background, because scanning a large folder takes minutes.
 
 import os
 import shutil
+import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -16,13 +17,21 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from gridmill.domain.farm_protocol import BucketObject, ChunkSlice, EarlyTree, Manifest, PlaceTree
+from gridmill.domain.farm_protocol import (
+    SERVICE_SOCKET,
+    BucketObject,
+    ChunkSlice,
+    EarlyTree,
+    Manifest,
+    PlaceTree,
+)
 from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, NotFoundError, UnavailableError, UnsafePathError
 from gridmill.farm.deployment import AttemptRecord, check_id
 from gridmill.farm.store import RecordStore
 from gridmill.farm.unix_users import acting_as
+from gridmill.http.server import connect_to_path
 from gridmill.transfer.chunk_manifest import HashCache, scan
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.disk_room import DiskRoom
@@ -269,6 +278,18 @@ class TenantFiles:
                     checkpoints=checkpoints or work.checkpoints,
                 )
             )
+
+    def connect_service(self, attempt_id: str) -> socket.socket:
+        """Returns a connection to the service that the attempt runs. Raises NotFoundError if the attempt does
+        not run here, and UnavailableError if the service does not accept connections."""
+        work = self._records.find(AttemptRecord, f"{self._tenant}/{check_id(attempt_id)}")
+        if work is None or not work.uri:
+            raise NotFoundError("does not run here", place=f"attempt {attempt_id}")
+        try:
+            with acting_as(self._user):
+                return connect_to_path(below(self._root, work.uri) / SERVICE_SOCKET)
+        except OSError as error:
+            raise UnavailableError(f"the service does not accept connections: {error.strerror}") from error
 
     def scan(self, uri: str) -> Manifest:
         """Returns the manifest of a result. After a call of `scan`, the chunks of the result can be

@@ -25,6 +25,8 @@ from gridmill.domain.frozen import dataclass
 from gridmill.process_memory import LARGE_BYTES, return_free_memory
 
 CERTIFICATE = "gridmill.certificate"
+TAKE_OVER = "gridmill.take_over"
+"""The key in the scope of a request of the method that hands its connection over (Connection.take_over)."""
 _LOG = logging.getLogger(__name__)
 _SWEEP_SECONDS = 0.5
 _MANY, _REST_SECONDS = 200, 5.0
@@ -80,6 +82,14 @@ def within_descriptors(limits: Limits) -> Limits:
     return replace(limits, connections=most, of_one_address=min(most, limits.of_one_address))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenOver:
+    """A connection that was handed over. It counts as open until its protocol calls `lost`."""
+
+    transport: asyncio.Transport
+    lost: Callable[[Exception | None], None]
+
+
 class Connection(HttpToolsProtocol):
     """The connection protocol of uvicorn, with time limits for the client.
 
@@ -125,6 +135,7 @@ class Connection(HttpToolsProtocol):
         scope: Any = self.scope
         if self.scheme == "https":
             scope[CERTIFICATE] = self._certificate
+        scope[TAKE_OVER] = self.take_over
         self._in_headers = True
         self._wait(self._limits.header_seconds)
 
@@ -151,6 +162,13 @@ class Connection(HttpToolsProtocol):
             self._acceptor.note_large_request()
         self._header_bytes = 0
         self._deadline = None
+
+    def take_over(self, successor: asyncio.Protocol) -> "TakenOver":
+        """Hands the connection over to another protocol instead of an answer."""
+        self._deadline = None
+        self.cycle.disconnected = self.cycle.response_complete = True
+        self.transport.set_protocol(successor)
+        return TakenOver(transport=self.transport, lost=self.connection_lost)
 
     def pause_writing(self) -> None:
         """Starts the time limit for the answer, because the client does not read the answer."""

@@ -5,6 +5,7 @@ TCP connections end by themselves if the network is interrupted or the machine a
 """
 
 import errno
+import os
 import socket
 import ssl
 import threading
@@ -183,6 +184,42 @@ def listen_at(host: str, port: int) -> socket.socket:
         ) from error
     listener.listen(128)
     return listener
+
+
+def listen_at_path(path: Path) -> socket.socket:
+    """Returns a Unix socket that listens at a path, which may be longer than the kernel permits for a socket
+    address. Only the owner can connect (mode 0600). A socket or link at the path is replaced. Raises
+    UnavailableError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+            os.chmod(path.name, 0o600, dir_fd=folder)  # before listen(), because no client can connect yet
+        finally:
+            os.close(folder)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise UnavailableError(f"cannot listen at {path}: {error.strerror}") from error
+    return listener
+
+
+def connect_to_path(path: Path) -> socket.socket:
+    """Returns a connection to the Unix socket at a path, which may be longer than the kernel permits for a
+    socket address. Raises OSError."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        connection.connect(f"/proc/self/fd/{folder}/{path.name}")
+    except OSError:
+        connection.close()
+        raise
+    finally:
+        os.close(folder)
+    return connection
 
 
 def _shown(host: str) -> str:

@@ -17,6 +17,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import AttemptOrder, PodEvent, PodOrder
 from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.route import Route
+from gridmill.domain.serving import Upstream
 from gridmill.domain.site import ConfiguredNodes, Node, NodeUtilization
 from gridmill.domain.states import Cause
 
@@ -155,6 +156,17 @@ class ComparingSite(Protocol):
         """The fraction (0 to 1) of a version's bytes that the previous version does not contain, by the id
         of the version. Each pair is a version and the previous version of the same job. Pairs are left out
         if the comparison would take long."""
+
+
+@runtime_checkable
+class ServingSite(Protocol):
+    """A site at which services can run although it is not this machine. A router on this machine connects to
+    their replicas."""
+
+    def upstream(self, pod_id: str, attempt_id: str, address: str) -> Upstream | None:
+        """How a router connects to the replicas that the attempt runs on the pod; None if this is not known
+        yet. `address` is the address that the process of the service has reported, HOST:PORT, or empty.
+        Returns at once."""
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gridmill.domain.serving import ReplicaReport, ReplicaState, ServiceOrder, ServiceReport, ServiceState
 from gridmill.errors import InputError, UnavailableError, explained
-from gridmill.http.server import listen_at
+from gridmill.http.server import listen_at, listen_at_path
 from gridmill.serving.replica_plan import (
     Drain,
     Kill,
@@ -96,6 +96,8 @@ class Parent:
                             os.read(key.fd, 4096)
         self._views.stop()
         self._listener.close()
+        if self._newest.socket:
+            Path(self._newest.socket).unlink(missing_ok=True)
         self._write(ServiceState.STOPPED)
 
     def tick(self) -> None:
@@ -163,7 +165,7 @@ class Parent:
         try:
             # a port that was free to choose is named by later orders, so that it stays the same
             write_api_keys(self._folder, order)
-            if order.host != self._newest.host or order.port not in (0, self._port()):
+            if _is_elsewhere(order, self._newest, self._port()):
                 self._move_to(order)
         except (InputError, UnavailableError) as error:
             self._problem = explained(error)
@@ -175,7 +177,7 @@ class Parent:
     def _move_to(self, order: ServiceOrder) -> None:
         """Listen at the address of a new order. The replicas of the earlier order keep the earlier socket
         until they have been drained."""
-        listener = _listen(order.host, order.port)
+        listener = _listen(order, order.port)
         self._ignore_connections()
         self._listener.close()
         self._listener = listener
@@ -188,7 +190,7 @@ class Parent:
         deadline = time.monotonic() + _TAKE_OVER_SECONDS
         while True:
             try:
-                return _listen(order.host, port)
+                return _listen(order, port)
             except UnavailableError:
                 left = self._end_left_replicas(kill=time.monotonic() > deadline - _TAKE_OVER_SECONDS / 2)
                 if left and time.monotonic() < deadline:
@@ -271,7 +273,7 @@ class Parent:
 
     def _write(self, state: ServiceState) -> None:
         """Write the report if it changed, and otherwise once a second."""
-        host, port = self._target.host, self._port()
+        host, port, socket_path = self._target.host, self._port(), self._newest.socket
         shown = f"[{host}]" if ":" in host else host
         scheme = "https" if self._newest.certificate_file else "http"
         report = ServiceReport(
@@ -279,7 +281,7 @@ class Parent:
             state=state,
             generation=self._working.generation if self._working is not None else 0,
             seen_generation=self._newest.generation,
-            address=f"{scheme}://{shown}:{port}",
+            address=f"unix:{socket_path}" if socket_path else f"{scheme}://{shown}:{port}",
             host=host,
             port=port,
             pid=os.getpid(),
@@ -302,7 +304,8 @@ class Parent:
 
     def _port(self) -> int:
         if self._listener.fileno() >= 0:
-            self._bound = int(self._listener.getsockname()[1])
+            is_unix = self._listener.family == socket.AF_UNIX
+            self._bound = 0 if is_unix else int(self._listener.getsockname()[1])
         return self._bound
 
     def _replica_reports(self) -> tuple[ReplicaReport, ...]:
@@ -342,8 +345,15 @@ def _is_news(one: ServiceReport, other: ServiceReport) -> bool:
     return shape(one) != shape(other) or other.written_at - one.written_at >= _REPORT_SECONDS
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    listener = listen_at(host, port)
+def _is_elsewhere(order: ServiceOrder, before: ServiceOrder, port: int) -> bool:
+    """Return whether the order names another address than the order before, which listens at `port`."""
+    if order.socket or before.socket:
+        return order.socket != before.socket
+    return order.host != before.host or order.port not in (0, port)
+
+
+def _listen(order: ServiceOrder, port: int) -> socket.socket:
+    listener = listen_at_path(Path(order.socket)) if order.socket else listen_at(order.host, port)
     listener.listen(_BACKLOG)
     return listener
 

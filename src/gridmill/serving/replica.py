@@ -36,7 +36,7 @@ from gridmill.serving.batching import BatchLimits, make_batcher
 from gridmill.serving.hosting import HostedModel, Versions
 from gridmill.serving.keyed_features import keyed_of
 from gridmill.serving.metrics import Metrics
-from gridmill.serving.parent_process import end_with_parent
+from gridmill.serving.parent_process import end_with_parent, write_beat
 from gridmill.serving.request_log import RequestLogWriter
 from gridmill.serving.served_model import ServedModel, load_version, version_names
 from gridmill.serving.service_files import api_keys_file
@@ -140,11 +140,7 @@ class Replica:
         metrics.save()
 
     def _beat(self, content: dict[str, Any]) -> None:
-        try:
-            os.write(self._beats, json.dumps(content).encode() + b"\n")
-        except BlockingIOError:  # the parent process is slow, and needs only the newest sign of life
-            pass
-        except BrokenPipeError:
+        if not write_beat(self._beats, content):
             self._stop.set()
 
     async def _expire(self) -> None:

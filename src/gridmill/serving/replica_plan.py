@@ -56,7 +56,8 @@ Action = Start | Drain | Kill
 
 
 def same_replica(one: ServiceOrder, other: ServiceOrder) -> bool:
-    """Return whether replicas of both orders are equal, so that none must be replaced."""
+    """Return whether replicas of both orders are equal, so that none must be replaced. A router reads a
+    changed upstream itself."""
     return _of_replica(one) == _of_replica(other)
 
 
@@ -64,7 +65,12 @@ def _of_replica(order: ServiceOrder) -> ServiceOrder:
     """Return the order without what can change while a replica runs. Replicas read the API keys again when
     their file changes, but cannot turn them on or off."""
     return replace(
-        order, generation=0, replicas=0, scaling=None, api_keys=None if order.api_keys is None else ()
+        order,
+        generation=0,
+        replicas=0,
+        scaling=None,
+        upstream=None,
+        api_keys=None if order.api_keys is None else (),
     )
 
 

@@ -20,6 +20,7 @@ from gridmill.serving.replica_plan import RunningReplica
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MOST_BYTES = 1 << 16
+_REPLICA, _ROUTER = "gridmill.serving.replica", "gridmill.serving.router"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +140,7 @@ def _start(
     descriptors = (listener.fileno(), beats)
     process = subprocess.Popen(
         [
-            *(sys.executable, "-P", "-m", "gridmill.serving.replica"),
+            *(sys.executable, "-P", "-m", _REPLICA if order.upstream is None else _ROUTER),
             *map(str, (*descriptors, number, os.getpid(), folder)),
         ],
         stdin=subprocess.PIPE,
@@ -160,8 +161,9 @@ def memory_bytes(pid: int) -> int:
 
 
 def is_replica_of(pid: int, folder: Path) -> bool:
-    """Return whether a process is a replica of the service in `folder`."""
+    """Return whether a process is a replica or a router of the service in `folder`."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return b"gridmill.serving.replica" in words and os.fsencode(folder) in words
+        is_ours = _REPLICA.encode() in words or _ROUTER.encode() in words
+        return is_ours and os.fsencode(folder) in words
     return False

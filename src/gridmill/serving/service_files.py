@@ -48,7 +48,7 @@ def is_calibration(folder: Path) -> bool:
 
 def check_order(order: ServiceOrder, place: str) -> None:
     """Raise InputError if an order cannot be executed."""
-    if not order.versions:
+    if not order.versions and order.upstream is None:
         raise InputError("the order has no versions", place=place)
     labels = [version.label for version in order.versions]
     if len(set(labels)) != len(labels):

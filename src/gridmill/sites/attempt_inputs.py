@@ -17,9 +17,10 @@ from gridmill.domain.comparison import ArtifactQuery
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import AttemptOrder
+from gridmill.domain.serving import ServedVersion, ServiceOrder
 from gridmill.domain.storage_uri import below
 from gridmill.domain.version_manifest import version_uri
-from gridmill.errors import GridmillError, StorageError, UnavailableError
+from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError
 from gridmill.plugins import find
 from gridmill.transfer.chunk_manifest import HashCache, scan, scan_files
 from gridmill.transfer.paths import chunk_sizes
@@ -85,6 +86,8 @@ class InputTrees:
         for entry in (*order.inputs, *kept_from(order)):
             if entry.artifact.output.uri:  # without a folder, because a command may make no files
                 yield self._tree_of(entry)
+        if order.service is not None:
+            yield from self.of_service(order.service)
         for uri in order.parts:
             path = below(self._home_root, uri)
             yield InputTree(path=path, uri=uri, manifest=self._known.scan(path))
@@ -93,6 +96,13 @@ class InputTrees:
         if order.bundle_path:
             bundle = self._bundles / f"{order.bundle}.tar.gz"
             yield InputTree(path=bundle, uri=f"{BUNDLES}/{bundle.name}", manifest=scan(bundle))
+
+    def of_service(self, order: ServiceOrder) -> Iterator[InputTree]:
+        """Yields the folders of the versions that a service offers."""
+        for version in order.versions:
+            path = Path(version.folder)
+            uri = version_folder_uri(self._home_root, version)
+            yield InputTree(path=path, uri=uri, manifest=self._known.scan(path))
 
     def _checkpoints(self, order: AttemptOrder, folder: Path) -> Iterator[InputTree]:
         if folder.is_dir():
@@ -119,6 +129,15 @@ class InputTrees:
         files = find("looks", "process")(query).files
         manifest = scan_files(path, files, cache=self._known.cache(path))
         return InputTree(path=path, uri=version_uri(output), manifest=manifest)
+
+
+def version_folder_uri(root: Path, version: ServedVersion) -> str:
+    """Returns the URI of the folder of a served version. Raises InputError if the folder is not in the
+    storage root."""
+    try:
+        return Path(version.folder).relative_to(root).as_posix()
+    except ValueError as error:
+        raise InputError(f"{version.label} is not in the storage root {root}: {version.folder}") from error
 
 
 def counts(order: AttemptOrder) -> bool:

@@ -41,6 +41,7 @@ from gridmill.domain.serving import (
     ServiceOrder,
     ServiceReport,
     ServiceState,
+    Upstream,
 )
 from gridmill.domain.site import Node, NodeUtilization
 from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, Cause
@@ -433,7 +434,7 @@ class SimulatedWorld:
         if execution is None or (before is not None and before.generation >= order.generation):
             return
         self.orders[attempt_id] = order
-        label, now = order.versions[0].label, self.clock.now()
+        label, now = order.versions[0].label if order.versions else "", self.clock.now()
         fails = any(one.label in self.broken for one in order.versions)
         generation = (before.generation if before is not None else 0) if fails else order.generation
         replica = ReplicaReport(
@@ -442,7 +443,7 @@ class SimulatedWorld:
             generation=generation,
             pid=len(self.executions),
             ready_at=now,
-            versions=(LoadedVersion(label=label),),
+            versions=(LoadedVersion(label=label),) if label else (),
         )
         port = order.port or 41000 + len(self.executions)
         report = ServiceReport(
@@ -460,6 +461,10 @@ class SimulatedWorld:
             problem=f"{label} cannot be loaded" if fails else "",
         )
         pod.journal_event(execution.order, now, EventType.REPORT, {"report": to_builtins(report)})
+
+    def upstream(self, pod_id: str, attempt_id: str, address: str) -> Upstream | None:
+        """See ServingSite. The replicas can be reached when they have reported their address."""
+        return Upstream(link="tcp", attempt_id=attempt_id, settings={"at": address}) if address else None
 
     def _stop(self, pod: SimulatedPod, attempt_id: str) -> None:
         execution = pod.running.get(attempt_id)

@@ -24,11 +24,13 @@ from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.service import (
     JOB,
     MOST_MESSAGE,
+    ROUTE,
     Service,
     ServiceState,
     calibration_order,
     order_of,
     request_log_uri,
+    route_order_of,
 )
 from gridmill.domain.service_size import CALIBRATION, Calibration
 from gridmill.domain.serving import ServiceOrder, ServiceReport
@@ -53,6 +55,8 @@ def service_order(
     service = transaction.get(Service, job.service.name)
     if service is None:
         raise NotFoundError(f"there is no service {job.service.name!r}")
+    if job.service.routes and service.route is not None:
+        return route_order_of(service, service.route)
     return order_for_process(catalog, storage, service)
 
 
@@ -73,12 +77,12 @@ def can_run_services(channels: Channels, pod_id: str) -> bool:
 def send_order(
     catalog: Catalog, storage: Storage, channels: Channels, transaction: Transaction, service: Service
 ) -> None:
-    """Send the order of a service to its pod after the commit. If the pod is not connected, it gets the order
-    after its next Hello."""
+    """Send the order of a service, and the order of its router, to their pods after the commit. A pod that is
+    not connected gets the order after its next Hello."""
     attempt = live_attempt(transaction, service)
     if attempt is not None:
-        update = ServiceUpdate(attempt_id=attempt.id, order=order_for_process(catalog, storage, service))
-        transaction.then(partial(send_to_pod, channels, attempt.pod_id, update))
+        _send(channels, transaction, attempt, order_for_process(catalog, storage, service))
+    send_route_order(channels, transaction, service)
 
 
 def note_calibration(transaction: Transaction, job_run: JobRun, outcome: AttemptOutcome) -> None:
@@ -91,14 +95,26 @@ def note_calibration(transaction: Transaction, job_run: JobRun, outcome: Attempt
     transaction.put(replace(measured, version=spec.calibrates, machine=spec.machine, created=transaction.now))
 
 
-def job_run_of(transaction: Transaction, service: Service) -> JobRun | None:
-    """Return the job in which a service runs, if its run has not ended."""
-    return transaction.get(JobRun, f"{service.run_id}/{JOB}")
+def send_route_order(channels: Channels, transaction: Transaction, service: Service) -> None:
+    """Send the order of the router of a service to its pod after the commit, if the service has a router."""
+    router = live_attempt(transaction, service, ROUTE)
+    if router is not None and service.route is not None:
+        _send(channels, transaction, router, route_order_of(service, service.route))
 
 
-def live_attempt(transaction: Transaction, service: Service) -> Attempt | None:
-    """Return the attempt in which a service runs now."""
-    job_run = job_run_of(transaction, service)
+def _send(channels: Channels, transaction: Transaction, attempt: Attempt, order: ServiceOrder) -> None:
+    update = ServiceUpdate(attempt_id=attempt.id, order=order)
+    transaction.then(partial(send_to_pod, channels, attempt.pod_id, update))
+
+
+def job_run_of(transaction: Transaction, service: Service, job: str = JOB) -> JobRun | None:
+    """Return a job of a service, if its run has not ended."""
+    return transaction.get(JobRun, f"{service.run_id}/{job}")
+
+
+def live_attempt(transaction: Transaction, service: Service, job: str = JOB) -> Attempt | None:
+    """Return the attempt in which a job of a service runs now."""
+    job_run = job_run_of(transaction, service, job)
     return transaction.get(Attempt, job_run.attempt_id or "") if job_run is not None else None
 
 
@@ -116,12 +132,19 @@ def note_report(transaction: Transaction, job_run: JobRun | None, event: PodEven
     report = replace(
         report, problem=report.problem[:MOST_MESSAGE], last_failure=report.last_failure[:MOST_MESSAGE]
     )
-    noted = replace(service, report=report, reported_by=event.attempt_id, port=service.port or report.port)
+    if service.route is not None and spec is not None and spec.routes:
+        route = replace(service.route, report=report, reported_by=event.attempt_id)
+        transaction.put(replace(service, route=route, port=service.port or report.port))
+        return
+    # the port of a service with a router is the port of the router
+    port = service.port or (report.port if service.route is None else 0)
+    noted = replace(service, report=report, reported_by=event.attempt_id, port=port)
     if noted.is_in_effect and noted.failures:
         noted = replace(noted, failures=0, problem="")
     transaction.put(noted)
     if noted.is_in_effect and not service.is_in_effect:
-        add_event(transaction, noted, ServiceState.RUNNING, f"serves {service.version} at {report.address}")
+        where = report.address if service.route is None else f"site {service.route.site}"
+        add_event(transaction, noted, ServiceState.RUNNING, f"serves {service.version} at {where}")
     elif report.problem and report.problem != (service.report.problem if service.report else ""):
         add_event(transaction, noted, ServiceState.FAILING, report.problem)
 

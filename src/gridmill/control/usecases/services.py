@@ -12,10 +12,12 @@ from gridmill.domain.footprint import service_bytes
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.naming import LAST_PORT, check_name
 from gridmill.domain.project import DEFAULT
+from gridmill.domain.resource import Resource
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.service import (
     JOB,
     Service,
+    ServiceRoute,
     ServiceState,
     ServiceView,
     alias_followed,
@@ -28,7 +30,7 @@ from gridmill.domain.service_canary import DEFAULT_PERCENT, check_percent, with_
 from gridmill.domain.service_keys import without_hashes
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, check_settings, merged
 from gridmill.domain.service_size import MOST_REPLICAS
-from gridmill.domain.site import LOCAL
+from gridmill.domain.site import LOCAL, Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, JobState
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_request
@@ -102,17 +104,14 @@ class ServiceUseCases(UseCases):
         return self.service(name)
 
     def _begin(self, transaction: Transaction, service: Service) -> None:
-        """Start the run of the service. Raises InputError if the service would run at another site."""
+        """Start the run of the service. Raises InputError if no services run at the site of its resource."""
         pipeline = pipeline_of(service)
         resources = self._ledger.snapshot.resources
         used = resource_of(pipeline.jobs[0], pipeline.name, resources, "resource")
         if used.site != LOCAL:
-            raise InputError(
-                f"service {service.name!r} cannot run on resource {used.name!r} at site {used.site!r}: "
-                "services run only at the site `local`",
-                hint="Leave out the resource, or name a resource of type service at the site `local`.",
-                place="resource",
-            )
+            check_serves(service, used, self._ledger.snapshot.sites.get(used.site))
+            service = replace(service, route=ServiceRoute(site=used.site))
+            pipeline = pipeline_of(service)
         run = begin_run(self._control.run_creation, transaction, pipeline, force=False)
         transaction.put(replace(service, run_id=run.id))
         message = f"starts with {service.version}"
@@ -204,6 +203,8 @@ class ServiceUseCases(UseCases):
         after = replace(service, settings=settings, port=port)
         if after == service:
             return service
+        if after.route is not None:
+            check_settings_elsewhere(after)
         if after.host != service.host and after.port == service.port:
             raise InputError(
                 f"the address of service {service.name!r} can change from {service.host} to {after.host} "
@@ -328,7 +329,9 @@ class ServiceUseCases(UseCases):
         is_waiting = service.is_meant_to_run and service.retry_at is None
         is_held_up = job_run is not None and is_waiting and not is_placed
         why = job_run.message if job_run is not None and is_held_up else ""
-        messages = (service.problem, why, report.problem if report is not None else "", service.refusal)
+        routed = service.route.report if service.route is not None else None
+        problems = (one.problem for one in (report, routed) if one is not None)
+        messages = (service.problem, why, *problems, service.refusal)
         return ServiceView(
             service=replace(service, keys=without_hashes(service.keys)),
             state=state,
@@ -337,6 +340,39 @@ class ServiceUseCases(UseCases):
             since=attempt.started if attempt is not None else None,
             message="; ".join(filter(None, messages)),
         )
+
+
+def check_serves(service: Service, resource: Resource, site: Site | None) -> None:
+    """Raise InputError if a service cannot run at the site of its resource, which is not `local`."""
+    why = _NO_SERVICES.get(site.kind if site is not None else SiteKind.LOCAL)
+    if why:
+        raise InputError(
+            f"service {service.name!r} cannot run on resource {resource.name!r} at site {resource.site!r}: "
+            f"{why}",
+            hint="Leave out the resource, or name a resource of type service at `local` or at a farm.",
+            place="resource",
+        )
+    check_settings_elsewhere(service)
+
+
+def check_settings_elsewhere(service: Service) -> None:
+    """Raise InputError for settings that a service at another site than `local` cannot have."""
+    if service.settings.log_fraction:
+        raise InputError(
+            f"the requests of service {service.name!r} cannot be logged: its replicas run at another site, "
+            "and their log is not transferred",
+            hint="Leave out --log-requests, or run the service at the site `local`.",
+            place="log_fraction",
+        )
+
+
+_NO_SERVICES = {
+    SiteKind.SLURM: "a job of Slurm ends at its walltime, and its node may not be reachable from here",
+    SiteKind.RAY: "services do not run on Ray yet",
+    SiteKind.CLOUD: "services do not run on rented machines yet",
+    SiteKind.BATCH: "a batch service runs jobs that end, and has no connection to them",
+}
+"""The kinds of sites at which services do not run, each with the reason."""
 
 
 def _before(before: Service | None, version: Artifact) -> str:

@@ -91,6 +91,31 @@ def _pieces(answer: http.client.HTTPResponse, meter: ByteMeter) -> Iterator[memo
         raise
 
 
+def pinned_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext:
+    """Returns the TLS settings for connections to a farm, whose certificate `check_certificate` must check.
+    Raises OSError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # not needed, because the fingerprint proves more than a name and an authority
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if certificate is not None:
+        context.load_cert_chain(certificate, key)
+    return context
+
+
+def check_certificate(shown_certificate: bytes | None, pinned: str, place: str) -> None:
+    """Raises InputError if the certificate (DER) that a farm presents does not have the pinned
+    fingerprint."""
+    shown = hashlib.sha256(shown_certificate or b"").hexdigest()
+    if not hmac.compare_digest(shown, pinned):
+        raise InputError(
+            f"{place} shows the certificate {shown[:16]}…, not {pinned[:16]}…",
+            hint="If the farm was set up again, join it again with its new join line. If not, somebody "
+            "may intercept the connection.",
+        )
+
+
 class PinnedConnection(http.client.HTTPSConnection):
     """A connection to a farm that presents the pinned certificate. The connection refuses every other
     certificate."""
@@ -121,13 +146,9 @@ class PinnedConnection(http.client.HTTPSConnection):
         sock: Any = self.sock
         # otherwise a connection that is cut within a header would look like the end of the answer
         sock.suppress_ragged_eofs = False
-        shown = hashlib.sha256(self._secure.getpeercert(binary_form=True) or b"").hexdigest()
-        if not hmac.compare_digest(shown, self._pinned):
-            raise InputError(
-                f"{self.host}:{self.port} shows the certificate {shown[:16]}…, not {self._pinned[:16]}…",
-                hint="If the farm was set up again, join it again with its new join line. If not, somebody "
-                "may intercept the connection.",
-            )
+        check_certificate(
+            self._secure.getpeercert(binary_form=True), self._pinned, f"{self.host}:{self.port}"
+        )
 
     @property
     def _secure(self) -> ssl.SSLSocket:
@@ -199,13 +220,7 @@ class FarmClient:
     ) -> None:
         """`version` is the version of Gridmill that the client sends to the farm."""
         self._credentials, self._version = credentials, version
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # not needed, because the fingerprint proves more than a name and an authority
-        self._context.check_hostname = False
-        self._context.verify_mode = ssl.CERT_NONE
-        if certificate is not None:
-            self._context.load_cert_chain(certificate, key)
+        self._context = pinned_context(certificate, key)
         self._closed = False
         self.reached = float("-inf")
         """The latest time (monotonic clock) at which the farm may have received a request, even if the farm
@@ -512,7 +527,13 @@ def _read_date(answer: http.client.HTTPResponse) -> float | None:
 def member(keeping: CredentialFiles, at: FarmCredentials | None = None) -> FarmClient:
     """Returns the client of a joined farm. The client uses the stored address of the farm, or the address
     `at`. Raises InputError."""
+    return FarmClient(stored_credentials(keeping, at), keeping.certificate, keeping.key)
+
+
+def stored_credentials(keeping: CredentialFiles, at: FarmCredentials | None = None) -> FarmCredentials:
+    """Returns the stored credentials of a joined farm, with the stored address or the address `at`. Raises
+    InputError."""
     credentials = keeping.read()
     if at is not None:
         credentials = replace(credentials, host=at.host, port=at.port, ssh=at.ssh, ssh_options=at.ssh_options)
-    return FarmClient(credentials, keeping.certificate, keeping.key)
+    return credentials

@@ -36,11 +36,19 @@ from gridmill.domain.pod_protocol import (
     FromPod,
     Hello,
     PodEvent,
+    ServiceUpdate,
     Start,
     Stop,
     ToPod,
 )
-from gridmill.errors import GridmillError, InputError, InternalError, StorageError, UnavailableError
+from gridmill.errors import (
+    GridmillError,
+    InputError,
+    InternalError,
+    InterruptedRunError,
+    StorageError,
+    UnavailableError,
+)
 from gridmill.ports.link import PodLink
 from gridmill.sites.farm.client import FarmClient
 
@@ -118,6 +126,10 @@ class AttemptData(Protocol):
         """Transfers the inputs of the attempt to the farm. Returns the order in the form that the farm's pod
         needs. Raises UnavailableError if the call should be repeated, and another GridmillError if a retry
         cannot help."""
+
+    def upload_service(self, update: ServiceUpdate) -> ServiceUpdate:
+        """Transfers the versions of a service to the farm. Returns the update in the form that the farm's pod
+        needs. Raises the same errors as `upload_inputs`."""
 
     def download_results(self, events: Events) -> Events:
         """Downloads the results of attempts that have ended. Returns the events with their final outcomes.
@@ -202,6 +214,7 @@ class _RelaySession:
         self._outgoing: queue.Queue[bytes | None] = queue.Queue()
         self._remote_pods: dict[int, _RemotePod] = {}
         self._staged: deque[tuple[int, AttemptOrder, PolledValue[AttemptOrder]]] = deque()
+        self._updates: deque[tuple[int, ServiceUpdate, PolledValue[ServiceUpdate]]] = deque()
         self._wakeup, self._ring = socket.socketpair()
         for end in (self._wakeup, self._ring):
             end.setblocking(False)
@@ -344,6 +357,7 @@ class _RelaySession:
     def _due(self) -> Iterator[float]:
         """Yields the seconds until each scheduled retry."""
         yield from (value.due_seconds for _, _, value in self._staged)
+        yield from (value.due_seconds for _, _, value in self._updates)
         yield from (
             far.fetching.due_seconds for far in self._remote_pods.values() if far.fetching is not None
         )
@@ -388,6 +402,25 @@ class _RelaySession:
                 self._start(channel, order, value.future)
             else:
                 self._staged.append((channel, order, value))
+        for _ in range(len(self._updates)):
+            channel, update, polled = self._updates.popleft()
+            # after the start, because a pod ignores updates for an attempt that it does not have
+            is_early = any(order.attempt_id == update.attempt_id for _, order, _ in self._staged)
+            if polled.is_ready() and not is_early:
+                self._update(channel, update, polled.future)
+            else:
+                self._updates.append((channel, update, polled))
+
+    def _update(self, channel: int, update: ServiceUpdate, future: Future[ServiceUpdate]) -> None:
+        """Sends the newest order of a service to its pod after its versions were transferred. If they cannot
+        be transferred, the service continues with the order that it has."""
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            self._outgoing.put(encode_passed(channel, future.result()))
+        elif not isinstance(error, InterruptedRunError):
+            _LOG.error("service_not_updated attempt=%s reason=%s", update.attempt_id, error)
 
     def _deliver(self, far: _RemotePod) -> bool:
         """Delivers all messages of a pod that may be delivered now. Returns False if the control node has
@@ -429,9 +462,15 @@ class _RelaySession:
             self._carrying.note(order, self._remote_pods[channel].pod_id)
             self._staged.append((channel, order, PolledValue(partial(self._take, order))))
             return
+        if isinstance(message, ServiceUpdate):
+            bring = partial(self._carrying.upload_service, message)
+            value = PolledValue(partial(self._later, self._online, bring))
+            self._updates.append((channel, message, value))
+            return
         if isinstance(message, Stop):
             stopped = message.attempt_id
             self._staged = deque(one for one in self._staged if one[1].attempt_id != stopped)
+            self._updates = deque(one for one in self._updates if one[1].attempt_id != stopped)
             self._carrying.abandon(stopped)
         self._outgoing.put(encode_passed(channel, message))
 

@@ -1,23 +1,19 @@
 """The site of kind `cluster`: it implements SitePort, and its pods run at a farm in another subnet.
 
-`probe` measures the speed of the connection to a farm before the first transfer. `PodLeases` stores the
-lease of each pod: the lease setting at the time when the pod was requested, even if the setting has changed
-since then. The settings of a site of kind `cluster` and of resources at a farm are checked before the farm
-is called.
+`probe` measures the speed of the connection to a farm before the first transfer. The settings of a site of
+kind `cluster` and of resources at a farm are checked before the farm is called.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from threading import Lock
 from typing import Any, TypeVar
 
-from gridmill.codec import decode, encode
 from gridmill.domain.amounts import parse_bytes, parse_seconds, show_bytes, show_seconds
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.farm_protocol import DeployRequest, FarmStatus
@@ -27,12 +23,12 @@ from gridmill.domain.pod_protocol import Events, PodEvent, PodOrder
 from gridmill.domain.rental_terms import AFTER_CAP_SECONDS
 from gridmill.domain.resource import Resource
 from gridmill.domain.route import Route, Staging, TransferRate
+from gridmill.domain.serving import Upstream
 from gridmill.domain.site import Node, NodeUtilization, Site, SiteKind, check_settings
 from gridmill.domain.source import CREDENTIALS
-from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError
+from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.plugins import find
 from gridmill.ports.site import NextAttempt, PodListeners, PodReport, PodStatus, SitePort
-from gridmill.private_files import write_private
 from gridmill.settings import Settings
 from gridmill.sites.attempt_inputs import changed_shares, missing_bytes
 from gridmill.sites.farm import carrier_choice
@@ -40,8 +36,10 @@ from gridmill.sites.farm.carrier_choice import bucket_of
 from gridmill.sites.farm.client import FarmClient, member
 from gridmill.sites.farm.credentials import CredentialFiles, keeping
 from gridmill.sites.farm.join import read_controller, tenant_name
+from gridmill.sites.farm.pod_leases import PodLeases, is_over
 from gridmill.sites.farm.relay import Relay, UndeliveredEvents, Words
 from gridmill.sites.farm.result_export import MachineExports, ResultExports, open_bucket
+from gridmill.sites.farm.service_link import upstream_at_farm
 from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.transfer.progress import LATELY_SECONDS, TransferState
 
@@ -136,71 +134,6 @@ def check_resource(resource: Resource, site: Site) -> None:
         bucket_of(site, resource.staging)
 
 
-MARGIN_SECONDS = 60.0
-"""The margin in seconds that is added to a lease. A request in flight may have renewed the lease, and the
-farm measures the lease from the time when it notices that the connection was lost."""
-
-
-def is_over(silent_seconds: float, lease_seconds: float) -> bool:
-    """Returns whether a pod with this lease has certainly ended after this number of seconds without
-    contact. Either the farm ends the pod, or the pod ends itself because the farm's controller has
-    failed."""
-    return silent_seconds >= lease_seconds + MARGIN_SECONDS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseFile:
-    """The leases that the file contains: the seconds of the lease for each pod."""
-
-    seconds: Mapping[str, float] = field(default_factory=dict)
-
-
-class PodLeases:
-    """Stores the leases of the pods at one farm, so that they are known after a restart. This class is safe
-    to call from several threads."""
-
-    def __init__(self, path: Path, usual_seconds: float) -> None:
-        """`usual_seconds` is the lease of pods that start now, and of pods without a stored lease."""
-        self._path, self._usual_seconds = path, usual_seconds
-        self._lock = Lock()
-        try:
-            self._seconds = dict(decode(path.read_bytes(), LeaseFile).seconds)
-        except (OSError, InputError):
-            self._seconds = {}
-
-    def lease_seconds(self, pods: Iterable[str]) -> float:
-        """Returns the lease in seconds for a request of these pods. A repeated request uses the lease of the
-        first request. Raises StorageError."""
-        with self._lock:
-            lease_values = [self._seconds[pod] for pod in pods if pod in self._seconds]
-            seconds = max(lease_values, default=self._usual_seconds)
-            new = {pod: seconds for pod in pods if pod not in self._seconds}
-            if new:
-                self._write(self._seconds | new)
-            return seconds
-
-    def of(self, pod: str) -> float:
-        """Returns the lease of a pod in seconds."""
-        with self._lock:
-            return self._seconds.get(pod, self._usual_seconds)
-
-    def over(self, pods: Iterable[str]) -> None:
-        """Deletes the stored leases of pods that have ended. Raises StorageError."""
-        with self._lock:
-            gone = set(pods)
-            left = {pod: seconds for pod, seconds in self._seconds.items() if pod not in gone}
-            if left != self._seconds:
-                self._write(left)
-
-    def _write(self, seconds: dict[str, float]) -> None:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_private(self._path, encode(LeaseFile(seconds=seconds)))
-        except OSError as error:
-            raise StorageError(f"cannot be written: {error.strerror}", place=str(self._path)) from error
-        self._seconds = seconds
-
-
 _SIZES = (64 << 10, 512 << 10, 4 << 20)
 _ENOUGH_SECONDS = 0.25
 """A speed measurement that took this long is sufficient. A larger measurement would only take longer."""
@@ -271,8 +204,11 @@ class FarmSite:
         leases: PodLeases,
         monotonic: Callable[[], float] = time.monotonic,
         early: bool = True,
+        folder: Path | None = None,
+        controller: str = "",
     ) -> None:
-        self._is_early = early
+        """`folder` has the credentials for the farm, and `controller` is its configured address."""
+        self._is_early, self._folder, self._controller = early, folder, controller
         self._name, self._farm, self._relay, self._attempt_data = name, farm, relay, carrying
         self._link, self._leases, self._monotonic = link, leases, monotonic
         self._last_contact = monotonic()
@@ -441,6 +377,11 @@ class FarmSite:
         pods, texts = self._next_pods, self._attempt_data.early.progress()
         return {pods[name]: text for name, text in texts.items() if name in pods}
 
+    def upstream(self, pod_id: str, attempt_id: str, address: str) -> Upstream | None:
+        """See ServingSite."""
+        del pod_id, address
+        return upstream_at_farm(self._folder, self._controller, attempt_id) if self._folder else None
+
     def missing_sizes(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
         """See TransferSite. Results that the farm has not released yet count as missing. No job waits for
         the release of these results, because the farm stores their chunks before another job reads the
@@ -574,7 +515,17 @@ def _open(
     socket = settings.home / "links.sock"
     relay = Relay(farm, partial(find("links", "unix"), str(socket)), carrying)
     leases = PodLeases(kept.folder / "leases.json", farm_settings.lease_seconds)
-    made = FarmSite(site.name, farm, relay, carrying, f"unix:{socket}", leases, early=farm_settings.early)
+    made = FarmSite(
+        site.name,
+        farm,
+        relay,
+        carrying,
+        f"unix:{socket}",
+        leases,
+        early=farm_settings.early,
+        folder=kept.folder,
+        controller=site.address or "",
+    )
     relay.start()
     carrying.checkpoints.start(farm_settings.checkpoints_seconds)
     carrying.cleanup.start()

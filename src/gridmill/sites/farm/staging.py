@@ -1,22 +1,26 @@
-"""Uploads the inputs of attempts to a farm and downloads their outputs to the home.
-
-A background thread of this module asks the farm to delete attempts that have ended.
-"""
+"""Uploads the inputs of attempts to a farm and downloads their outputs to the home."""
 
 import logging
 import shutil
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
 
 from gridmill.codec import from_builtins
 from gridmill.domain.farm_protocol import Manifest, PlaceTree
-from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, Events, EventType, PodEvent
+from gridmill.domain.pod_protocol import (
+    AttemptOrder,
+    AttemptOutcome,
+    Events,
+    EventType,
+    PodEvent,
+    ServiceUpdate,
+)
 from gridmill.domain.route import AttemptTransfers, Staging, Transfer
+from gridmill.domain.serving import ServiceOrder
 from gridmill.domain.states import AttemptState
 from gridmill.domain.storage_uri import below
 from gridmill.domain.version_manifest import contents_uri
@@ -47,16 +51,17 @@ from gridmill.sites.farm.attempt_notes import (
     ended,
     lost_note,
     not_started,
-    succeeded,
     with_transfers,
 )
 from gridmill.sites.farm.carrier_choice import BucketEndpoints
 from gridmill.sites.farm.checkpoints import CheckpointDownloads
+from gridmill.sites.farm.cleanup import FarmCleanup
 from gridmill.sites.farm.client import FarmClient
 from gridmill.sites.farm.download import ResultDownload
 from gridmill.sites.farm.early_inputs import EarlyInputs
 from gridmill.sites.farm.errors import FarmStorageError
 from gridmill.sites.farm.result_export import MachineExports
+from gridmill.sites.farm.service_orders import check_serves, order_at_farm
 from gridmill.transfer.contents import list_contents, write_contents
 from gridmill.transfer.engine import ChunkEndpoint, TransferLimits, push
 from gridmill.transfer.errors import TransferRefusedError
@@ -67,75 +72,6 @@ from gridmill.transfer.progress import TransferProgress, TransferState
 from gridmill.transfer.verify import check_order, seal
 
 _LOG = logging.getLogger(__name__)
-_AGAIN_SECONDS = 30.0
-_CLOSE_SECONDS = 5.0
-
-
-class FarmCleanup:
-    """Deletes attempts at one farm that have ended and whose results have arrived in the home. This class is
-    safe to use from several threads."""
-
-    def __init__(self, farm: FarmClient, notes: AttemptLog, lock_of: Callable[[str], threading.Lock]) -> None:
-        """`lock_of` returns the lock of an attempt, which is locked while any data of the attempt is
-        transferred."""
-        self._farm, self._notes, self._lock_of = farm, notes, lock_of
-        self._wakeup, self._stopped = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Starts a thread that deletes attempts at the farm, also attempts of an earlier process."""
-        self._thread = threading.Thread(target=self._run, name="gridmill-forget", daemon=True)
-        self._thread.start()
-
-    def soon(self) -> None:
-        """Wakes the thread. Returns at once."""
-        self._wakeup.set()
-
-    def close(self) -> None:
-        """Stops. The next process continues. May be repeated."""
-        self._stopped.set()
-        self._wakeup.set()
-        if self._thread is not None:
-            self._thread.join(_CLOSE_SECONDS)
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            self._wakeup.clear()
-            try:
-                self.tick()
-            except Exception:  # noqa: BLE001  the outermost loop: the next turn may fare better
-                _LOG.exception("attempts_not_deleted")
-            self._wakeup.wait(_AGAIN_SECONDS)
-
-    def tick(self) -> None:
-        """Asks the farm to delete all attempts that wait for deletion. If the farm does not answer, the
-        deletion is repeated later."""
-        for attempt_id in self._notes.to_delete_at_farm():
-            if self._stopped.is_set() or not self._delete_attempt(attempt_id):
-                return
-
-    def first(self, uris: Collection[str]) -> None:
-        """Asks the farm to delete the attempts that made these folders before other jobs read the folders at
-        the farm, because the farm keeps the chunks of deleted attempts for later readers. If the deletion of
-        an attempt fails, the data of this attempt must be transferred to the farm again."""
-        for attempt_id, note in self._notes.to_delete_at_farm().items():
-            if note.output_uri and note.output_uri in uris and not self._delete_attempt(attempt_id):
-                return
-
-    def _delete_attempt(self, attempt_id: str) -> bool:
-        """Asks the farm to delete the attempt, and returns whether the farm has answered."""
-        with self._lock_of(attempt_id):
-            note = self._notes.find(attempt_id)
-            if note is None or not note.is_there or note.end_event is None:
-                return True
-            try:
-                with suppress(NotFoundError):
-                    self._farm.delete_attempt(attempt_id, keep=succeeded(note.end_event))
-                self._notes.write(attempt_id, replace(note, is_there=False))
-            except GridmillError as error:
-                _LOG.debug("attempt_not_deleted attempt=%s reason=%s", attempt_id, error)
-                return False
-        return True
 
 
 _TIMES = 3
@@ -237,6 +173,8 @@ class HomeAttemptData:
         ):
             self._refuse_ended(order.attempt_id)
             self._count_early(order.attempt_id)
+            if order.service is not None:
+                check_serves(self._farm.status())
             order = check_order(order, self._home_root, _LOG.info)
             try:
                 if order.checkpoint_uri and counts(order):
@@ -244,7 +182,7 @@ class HomeAttemptData:
                 self.cleanup.first(read_by(order))
                 with self._bearing(order.attempt_id, results=False):
                     for tree in self.trees.of(order):
-                        self._transfer(tree, order, progress)
+                        self._transfer(tree, order.attempt_id, order.staging, progress)
             finally:
                 self._record_transfer(order.attempt_id, progress.look(), progress.spent_seconds)
             self.checkpoints.carried(order.attempt_id)
@@ -261,7 +199,23 @@ class HomeAttemptData:
             inputs=tuple(map(farm_input, order.inputs)),
             earlier=tuple(map(farm_input, order.earlier if order.job.dataset is not None else ())),
             contents_uri="",  # the home lists the results itself, after they arrived
+            service=order.service and self._service_at_farm(order.service, order.output_uri),
         )
+
+    def upload_service(self, update: ServiceUpdate) -> ServiceUpdate:
+        """See AttemptData."""
+        attempt_id, note = update.attempt_id, self._noted.find(update.attempt_id)
+        if note is None:
+            raise InterruptedRunError(f"{attempt_id} was never started here")
+        with self._lock_of(attempt_id), self._telling(attempt_id, _by("to", note.staging)) as progress:
+            self._refuse_ended(attempt_id)
+            with self._bearing(attempt_id, results=False):
+                for tree in self.trees.of_service(update.order):
+                    self._transfer(tree, attempt_id, note.staging, progress)
+        return replace(update, order=self._service_at_farm(update.order, note.output_uri))
+
+    def _service_at_farm(self, order: ServiceOrder, output_uri: str) -> ServiceOrder:
+        return order_at_farm(order, self._home_root, self._farm_root(), output_uri)
 
     def _refuse_ended(self, attempt_id: str) -> None:
         """Raises an error if the attempt has ended, because space that the attempt reserves at the farm now
@@ -343,15 +297,15 @@ class HomeAttemptData:
             self._root = self._farm.status().root
         return self._root
 
-    def _transfer(self, tree: InputTree, order: AttemptOrder, progress: TransferProgress) -> None:
+    def _transfer(
+        self, tree: InputTree, attempt_id: str, staging: Staging, progress: TransferProgress
+    ) -> None:
         """Sends chunks until the farm has all of them, because the farm may evict a chunk after it reported
         that it has the chunk. If another attempt is already sending a chunk, this function waits for that
         chunk."""
-        place = PlaceTree(
-            uri=tree.uri, manifest=tree.manifest, attempt_id=order.attempt_id, writable=tree.writable
-        )
+        place = PlaceTree(uri=tree.uri, manifest=tree.manifest, attempt_id=attempt_id, writable=tree.writable)
         sizes, tried = chunk_sizes(tree.manifest), 0
-        stop = self._stops.get(order.attempt_id, self._closed)
+        stop = self._stops.get(attempt_id, self._closed)
         # chunks that existed at the farm or that this attempt sent, so that no retry counts them again
         counted = set[str]()
         while tried < _TIMES:
@@ -366,7 +320,7 @@ class HomeAttemptData:
                 if mine or not lacking:
                     tried += 1
                     counted |= mine
-                    carrier = self._endpoint(order.staging, tree.manifest)
+                    carrier = self._endpoint(staging, tree.manifest)
                     with progress.travelling():
                         push(
                             tree.manifest,

@@ -28,7 +28,8 @@ from gridmill.errors import (
 )
 from gridmill.sites.attempt_inputs import changed_shares
 from gridmill.sites.farm.errors import FarmStorageError
-from gridmill.sites.farm.site import FarmSite, PodLeases, _rate_texts
+from gridmill.sites.farm.pod_leases import PodLeases
+from gridmill.sites.farm.site import FarmSite, _rate_texts
 from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.sites.processes import _is_locked, _pid
 from gridmill.transfer.chunk_manifest import scan

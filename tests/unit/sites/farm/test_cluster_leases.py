@@ -15,7 +15,8 @@ from gridmill.errors import UnavailableError
 from gridmill.farm.deployment import TenantDeployment, TenantDeploymentState, expired, silent
 from gridmill.pod.agent import is_given_up
 from gridmill.ports.site import PodReport, PodReports, PodStatus
-from gridmill.sites.farm.site import FarmSite, PodLeases, is_over
+from gridmill.sites.farm.pod_leases import PodLeases, is_over
+from gridmill.sites.farm.site import FarmSite
 from gridmill.sites.farm.staging import HomeAttemptData
 
 LATE = 60.0

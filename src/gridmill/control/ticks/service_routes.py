@@ -1,0 +1,58 @@
+"""This module has the tick of the routers of services: if the replicas of a service run at another site, the
+router at the site `local` gets the way to the attempt in which they run now."""
+
+from collections.abc import Mapping
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Endings
+from gridmill.control.steps.services import live_attempt, send_route_order
+from gridmill.domain.frozen import replace
+from gridmill.domain.run import Attempt
+from gridmill.domain.service import Service
+from gridmill.domain.serving import Upstream
+from gridmill.ports.site import ServingSite, SitePort
+
+
+def keep_routes(endings: Endings, sites: Mapping[str, SitePort], now: float) -> None:
+    """Send each router the way to the replicas of its service, if it has changed."""
+    ledger = endings.ledger
+    routed = [one for one in ledger.snapshot.services.values() if one.route and one.is_meant_to_run]
+    if not routed:
+        return
+    transaction = ledger.begin(now)
+    for service in routed:
+        current = transaction.get(Service, service.name)
+        if current is not None:
+            _keep(endings, sites, transaction, current)
+    if transaction.nouns:
+        ledger.stage(transaction)
+
+
+def _keep(
+    endings: Endings, sites: Mapping[str, SitePort], transaction: Transaction, service: Service
+) -> None:
+    attempt, port = live_attempt(transaction, service), sites.get(service.site)
+    if attempt is None or not isinstance(port, ServingSite):
+        return
+    upstream = port.upstream(attempt.pod_id, attempt.id, _address(service, attempt))
+    after = decide_route(service, upstream)
+    if after is not service:
+        transaction.put(after)
+        send_route_order(endings.channels, transaction, after)
+
+
+def _address(service: Service, attempt: Attempt) -> str:
+    """Return the address that the process of the service has reported in this attempt, or an empty text."""
+    report = service.report
+    if report is None or service.reported_by != attempt.id or not report.port:
+        return ""
+    return f"{report.host}:{report.port}"
+
+
+def decide_route(service: Service, upstream: Upstream | None) -> Service:
+    """Decide the record of a service whose replicas can be reached in this way now. While this is not known,
+    the router keeps the way that it has, and holds requests."""
+    route = service.route
+    if route is None or upstream is None or upstream == route.upstream:
+        return service
+    return replace(service, route=replace(route, upstream=upstream, generation=route.generation + 1))

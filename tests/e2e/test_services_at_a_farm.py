@@ -1,0 +1,131 @@
+"""A service whose replicas run at a farm, behind a router at home. Home is host alpha, the farm is host
+beta."""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gridmill.testing.hosts import why_no_hosts
+from tests.kit.farmland import Farmland
+from tests.kit.machines import two_hosts
+from tests.kit.service_load import answers, load_words
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "there are hosts"),
+]
+PIPELINE = """
+pipeline: w
+parameters:
+  trees: 2
+jobs:
+  rows:
+    sink: {source: {path: rows.csv}}
+  features:
+    dataset:
+      basis: {table: rows, time: day}
+      label: {column: y, steps: 1}
+      split: {validation: 0.2, test: 0.2}
+  m:
+    training: {dataset: features, model: gbdt, trees: "${trees}"}
+"""
+BODY = {"rows": [{"x": 1.5, "y": 3.0}]}
+
+
+@pytest.fixture
+def land() -> Iterator[Farmland]:
+    with two_hosts() as (net, shared):
+        yield Farmland(net, shared)
+
+
+def versions_of_a_model(land: Farmland) -> None:
+    """Make two versions of `w/m`, with the alias `champion` of the first."""
+    rows = [f"2024-{1 + day // 28:02}-{1 + day % 28:02},{day % 7},{day % 7 * 2}" for day in range(112)]
+    (land.shared / "rows.csv").write_text("\n".join(["day,x,y", *rows, ""]))
+    (land.shared / "w.yaml").write_text(PIPELINE)
+    for trees in (2, 3):
+        land.gridmill("run", str(land.shared / "w.yaml"), "--set", f"trees={trees}")
+    land.gridmill("configure", "model", "w/m", "--alias", "champion=1")
+
+
+def asked(land: Farmland, *words: str) -> Any:
+    return json.loads(land.gridmill(*words, "--json"))
+
+
+class Requests:
+    """Requests that a client at home sends one after the other."""
+
+    def __init__(self, land: Farmland, port: int) -> None:
+        self._land, self._log = land, land.shared / "load.log"
+        land.start(land.alpha, "load", *load_words(sys.executable, port, BODY))
+
+    def seen(self) -> list[tuple[str, str]]:
+        return answers(self._log)
+
+    def wrong(self) -> list[tuple[str, str]]:
+        return [one for one in self.seen() if one[0] != "200"]
+
+    def more(self, number: int = 20) -> None:
+        before = len(self.seen())
+        self._land.wait(lambda: len(self.seen()) >= before + number, f"{number} more answers")
+
+    def end(self) -> list[tuple[str, str]]:
+        self._land.kill(self._land.alpha, "load")
+        return self.seen()
+
+
+@pytest.mark.long
+def test_a_service_at_a_farm_answers_at_home_whatever_ends(land: Farmland) -> None:
+    versions_of_a_model(land)
+    land.gridmill(
+        "configure", "resource", "far-servers", "--type", "service", "--site", "far", "--memory", "2GiB"
+    )
+    words = ("start", "service", "rain", "--model", "w/m@champion", "--resource", "far-servers")
+    view = asked(land, *words)
+    assert (view["state"], view["ready"], view["service"]["route"]["site"]) == ("running", 1, "far")
+    port = view["service"]["port"]
+    requests = Requests(land, port)
+    requests.more()
+
+    def shown() -> Any:
+        return asked(land, "show", "service", "rain")
+
+    # a new version is transferred, and taken over without a failed request
+    land.gridmill("configure", "model", "w/m", "--alias", "champion=2")
+    land.wait(lambda: (now := shown())["state"] == "running" and now["service"]["generation"] == 2, "updated")
+    requests.more()
+    back = asked(land, "rollback", "service", "rain")
+    assert (back["state"], back["service"]["version"], back["service"]["port"]) == ("running", "w/m@1", port)
+
+    # a replica is killed: its requests are held, and sent again
+    land.beta.run("pkill", "-KILL", "-f", "gridmill.serving.replica")
+    land.wait(lambda: shown()["service"]["report"]["replicas"][0]["restarts"] == 1, "another replica")
+    requests.more()
+    assert requests.wrong() == []
+
+    # the control node is killed and the link is cut: the service waits, and goes on
+    land.kill(land.alpha, "up")
+    requests.more()
+    land.beta.connect(False)
+    land.beta.connect(True)
+    requests.more()
+    land.control()
+    land.wait(lambda: shown()["state"] == "running", "it runs")
+    assert shown()["service"]["port"] == port
+    assert requests.wrong() == []
+    land.alpha.run("pkill", "-KILL", "-f", "gridmill.serving.router")
+    requests.more(40)
+    seen = requests.end()
+    assert {status for status, _ in seen} <= {"200", "failure"}
+    assert [status for status, _ in seen].count("failure") <= 1
+    assert {version for status, version in seen if status == "200"} == {"w/m@1", "w/m@2"}
+
+    assert asked(land, "stop", "service", "rain")["state"] == "stopped"
+    land.clear()
+    left = land.on_farm(
+        "bash", "-c", "find /root/farm -name service.socket; pgrep -af '[g]ridmill.serving' || true"
+    )
+    assert left.strip() == ""

@@ -1,0 +1,119 @@
+"""Services whose replicas run at another site: a router at the site `local` has the address of the service,
+and follows the replicas from attempt to attempt."""
+
+import pytest
+from test_races import service as cases_of
+from test_races import simulation
+from test_services import FOREVER, a_model, is_running, until
+
+from gridmill.control.usecases.service import Service as Cases
+from gridmill.domain.job import JobKind
+from gridmill.domain.resource import Resource
+from gridmill.domain.service import ROUTE, ServiceState
+from gridmill.domain.serving import NO_UPSTREAM, ServiceOrder
+from gridmill.domain.site import Site, SiteKind
+from gridmill.errors import InputError
+from gridmill.ports.store import Put
+from gridmill.testing.simulated_site import Behaviour, Execution
+from gridmill.testing.simulation import Simulation
+
+
+@pytest.fixture
+def grid() -> Simulation:
+    made = simulation(lambda order: Behaviour(seconds=FOREVER))
+    made.store.commit([Put(noun=a_model(number), expected=0) for number in (1, 2)])
+    return made
+
+
+@pytest.fixture
+def cases(grid: Simulation) -> Cases:
+    return cases_of(grid)
+
+
+def add_site(grid: Simulation, kind: SiteKind) -> None:
+    """A site `lab` of that kind, with a resource `far` for services."""
+    far = Site(name="lab", kind=kind, nodes=grid.world.nodes())
+    grid.store.commit([Put(noun=far, expected=0)])
+    grid.node.control.sites["lab"] = grid.world
+    grid.node.control.ledger.doubtful = True
+    with grid.node.changing() as transaction:
+        transaction.put(Resource(name="far", type=JobKind.SERVICE, site="lab"))
+
+
+def executions(grid: Simulation) -> dict[str, Execution]:
+    """What runs now, by the name of its job."""
+    running = (one for pod in grid.world.pods.values() for one in pod.running.values())
+    return {one.order.job.name: one for one in running}
+
+
+def router_order(grid: Simulation) -> ServiceOrder:
+    return grid.world.orders[executions(grid)[ROUTE].order.attempt_id]
+
+
+def reached(grid: Simulation) -> str:
+    """The attempt to which the router connects."""
+    upstream = router_order(grid).upstream
+    return upstream.attempt_id if upstream is not None else ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [(SiteKind.SLURM, "ends at its walltime"), (SiteKind.BATCH, "runs jobs that end")]
+)
+def test_sites_whose_jobs_end_are_refused_with_the_reason(
+    grid: Simulation, cases: Cases, kind: SiteKind, why: str
+) -> None:
+    add_site(grid, kind)
+    with pytest.raises(InputError, match=f"cannot run on resource 'far' at site 'lab': .*{why}"):
+        cases.start_service("rain", model="w/m@1", resource="far")
+
+
+def test_the_router_has_the_address_and_the_replicas_have_the_versions(
+    grid: Simulation, cases: Cases
+) -> None:
+    add_site(grid, SiteKind.CLUSTER)
+    cases.start_service("rain", model="w/m@1", resource="far")
+    view = until(grid, cases, is_running)
+    running = executions(grid)
+    assert sorted(running) == ["route", "serve"]
+    replicas = grid.world.orders[running["serve"].order.attempt_id]
+    grid.run_until(lambda: router_order(grid).upstream != NO_UPSTREAM, at_most_steps=100)
+    upstream = router_order(grid).upstream
+    assert upstream is not None
+    assert (upstream.attempt_id, replicas.upstream) == (running["serve"].order.attempt_id, None)
+    report = view.service.route.report if view.service.route is not None else None
+    assert report is not None
+    assert view.url == f"http://127.0.0.1:{report.port}"
+    assert view.service.site == "lab"
+    assert [one.label for one in replicas.versions] == ["w/m@1"]
+
+
+def test_the_router_follows_the_replicas_to_their_next_attempt_and_keeps_its_port(
+    grid: Simulation, cases: Cases
+) -> None:
+    add_site(grid, SiteKind.CLUSTER)
+    cases.start_service("rain", model="w/m@1", resource="far")
+    before = until(grid, cases, is_running)
+    first = executions(grid)["serve"].order.attempt_id
+    grid.world.kill_pod(executions(grid)["serve"].pod_id)
+    until(grid, cases, lambda view: view.state is ServiceState.RESTARTING)
+    after = until(grid, cases, is_running)
+    second = executions(grid)["serve"].order.attempt_id
+    assert second != first
+    grid.run_until(
+        lambda: getattr(router_order(grid).upstream, "attempt_id", "") == second, at_most_steps=100
+    )
+    upstream = router_order(grid).upstream
+    assert upstream is not None
+    assert upstream.attempt_id == second
+    assert after.service.port == before.service.port
+
+
+def test_an_update_reaches_the_replicas_and_a_stop_ends_both(grid: Simulation, cases: Cases) -> None:
+    add_site(grid, SiteKind.CLUSTER)
+    cases.start_service("rain", model="w/m@1", resource="far")
+    until(grid, cases, is_running)
+    cases.update_service("rain", model="w/m@2")
+    until(grid, cases, lambda view: is_running(view) and view.service.version == "w/m@2")
+    cases.stop_service("rain")
+    until(grid, cases, lambda view: view.state is ServiceState.STOPPED)
+    assert executions(grid) == {}
