@@ -1,5 +1,6 @@
 """Pipelines at a batch site, with containers that are processes and a real S3 server."""
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -205,6 +206,28 @@ def test_a_new_control_node_continues_with_the_job(home: ProcessHome) -> None:
     assert view.run.state is RunState.SUCCEEDED, two(view).job.message
     assert len(home.service.jobs) == 1
     assert home.log(run) == "begun\nwaits\n"
+
+
+def test_a_job_that_an_old_copy_of_the_records_does_not_know_is_shown_and_not_ended(
+    home: ProcessHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gridmill.sites.batch.upkeep._LOOK_SECONDS", 0.1)
+    run = home.start("echo waits; exec sleep 600")
+    home.wait(lambda: "waits" in home.log(run), "the job runs")
+    [old] = home.service.running()
+    home.node.close(tear_down=False)
+    for name in ("attempts", "pods"):
+        shutil.rmtree(home.settings.home / "batch" / "batch" / name)
+    home.open()
+
+    def shown() -> list[str]:
+        return [one for one in home.node.grid.control().problems if "To end it:" in one]
+
+    home.wait(lambda: bool(shown()), "the job is shown")
+    assert all(one.endswith(f"To end it: end {old}") for one in shown())
+    assert old in home.service.running()
+    home.service.cancel(old, "by hand")
+    home.wait(lambda: not shown(), "the job is not shown any more")
 
 
 def test_a_site_that_is_configured_again_continues_with_the_job(home: ProcessHome) -> None:
