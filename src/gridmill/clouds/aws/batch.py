@@ -71,8 +71,6 @@ _BLOCKED: Mapping[str, str] = {
     "MISCONFIGURATION:SERVICE_ROLE_PERMISSIONS": "the service role of the compute environment lacks a right",
     "MISCONFIGURATION:EC2_INSTANCE_CONFIGURATION_UNSUPPORTED": "EC2 does not support the configuration of "
     "the instances of the compute environment",
-    "ACTION_REQUIRED": "a person must correct the compute environment",
-    "UNDETERMINED": "the job blocks its queue, and AWS does not know why",
     "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY": "AWS has no capacity for the instance types now",
 }
 """The reasons that AWS Batch states if the first job of a queue blocks the queue, with their meanings."""
@@ -467,7 +465,7 @@ def queue_problem(
     found = [problem for problem in problems if problem]
     if found:
         return QueueProblem(message="; ".join(found), hopeless=len(found) == len(problems))
-    if job.reason:
+    if job.reason and not job.reason.startswith("UNDETERMINED"):
         return QueueProblem(message=job.reason)
     return QueueProblem(message=_CHECKLIST)
 

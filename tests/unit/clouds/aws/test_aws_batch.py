@@ -166,7 +166,6 @@ def test_a_job_that_stays_runnable_is_diagnosed(
     ("reason", "hopeless"),
     [
         ("MISCONFIGURATION:EC2_INSTANCE_CONFIGURATION_UNSUPPORTED - no", True),
-        ("UNDETERMINED - Batch job is blocked, root cause is undetermined.", False),
         ("ACTION_REQUIRED - no", False),
         ("CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - no", False),
     ],
@@ -176,6 +175,22 @@ def test_the_reason_of_aws_for_a_blocked_queue_is_used(reason: str, hopeless: bo
     assert problem is not None
     assert reason in problem.message
     assert problem.hopeless is hopeless
+
+
+def test_an_undetermined_reason_of_aws_is_no_diagnosis() -> None:
+    reason = "UNDETERMINED - Batch job is blocked, root cause is undetermined."
+    problem = queue_problem(replace(WAITS, reason=reason), REQUEST, QUEUE, [ENVIRONMENT], {})
+    assert problem is not None
+    assert "quota of vCPUs" in problem.message
+
+
+def test_the_state_of_the_environments_is_more_exact_than_a_required_action() -> None:
+    reason = "ACTION_REQUIRED - CE(s) associated with the job queue are invalid."
+    broken = {**ENVIRONMENT, "status": "INVALID", "statusReason": "CLIENT_ERROR - no role"}
+    problem = queue_problem(replace(WAITS, reason=reason), REQUEST, QUEUE, [broken], {})
+    assert problem is not None
+    assert "CLIENT_ERROR - no role" in problem.message
+    assert problem.hopeless
 
 
 @pytest.mark.parametrize(
