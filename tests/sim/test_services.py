@@ -265,7 +265,7 @@ def test_versions_in_service_are_neither_removed_nor_deleted_by_retention(
     ("settings", "message"),
     [
         ({"model": ""}, "no model is named"),
-        ({"model": "w/m@1", "replicas": 0}, "from 1 to 64"),
+        ({"model": "w/m@1", "replicas": -1}, "from 1 to 64"),
         ({"model": "w/m@1", "port": 70000}, "from 1 to 65535"),
     ],
 )

@@ -33,6 +33,7 @@ from gridmill.cli.rental_options import (
     rental_settings,
 )
 from gridmill.cli.secrets import rotate_key
+from gridmill.cli.services import plan_lines
 from gridmill.cli.session import Json, emit, session, show
 from gridmill.cli.sites import (
     Address,
@@ -52,6 +53,7 @@ from gridmill.domain.artifact import BEST, Alias, split_reference
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.route import Staging
+from gridmill.domain.service_size import ServicePlan
 from gridmill.domain.sink_overrides import AlterVerb, SinkChange, SinkPart
 from gridmill.domain.sink_status import LoadTask
 from gridmill.errors import InputError
@@ -250,6 +252,23 @@ How = Annotated[
         show_default=False,
     ),
 ]
+ServedModel = Annotated[
+    str,
+    typer.Option(
+        metavar="PIPELINE/JOB@VERSION",
+        help="For a resource of type service: the model whose size is shown.",
+        show_default=False,
+    ),
+]
+ServedRate = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        metavar="REQUESTS/S",
+        help="With --model: the expected requests per second.",
+        show_default=False,
+    ),
+]
 Jobs = Annotated[
     list[str] | None,
     typer.Option("--job", metavar="JOB", help="Assign a job (JOB or PIPELINE/JOB). Repeatable."),
@@ -273,6 +292,8 @@ def configure(
     site: Site = None,
     staging: How = None,
     job: Jobs = None,
+    model: ServedModel = "",
+    rate: ServedRate = None,
     alias: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VERSION", help="Set an alias, for example prod=3. Repeatable."),
@@ -338,6 +359,9 @@ def configure(
     For a project, --share sets its share, --cpus, --memory and --gpus set its quota, and --budget limits the
     cost of rented machines in a month. `gridmill configure secret-key new` encrypts all secrets with a new
     key.
+
+    For a resource of type service, --model and --rate show the replicas, the CPUs, the memory and the latency
+    of a service before it starts. They follow from a measurement of a few seconds on the resource.
     """
     if what == Configurable.SECRET_KEY:
         return rotate_key(context, name, json)
@@ -382,6 +406,11 @@ def configure(
             return warn_unreachable(client, name)
     if what != Configurable.RESOURCE:
         return set_aliases(context, name, alias or [], best_by, expect, json)
+    if bool(model) != (rate is not None) or (model and type != JobKind.SERVICE):
+        raise InputError(
+            "--model and --rate belong together, and to a resource of type service",
+            hint=f"gridmill configure resource {name} --type service --model PIPELINE/JOB@3 --rate 200",
+        )
     if type is None:
         raise InputError(
             "the type of the resource's jobs is not given",
@@ -403,7 +432,8 @@ def configure(
             settings={**read_settings(set or ()), **rental},
             staging=staging,
         )
-    return _print_resource(done, json)
+        plan = client.plan_service(model, rate=rate, resource=name) if rate is not None else None
+    return _print_resource(done, json, plan)
 
 
 def alter(
@@ -522,11 +552,14 @@ def _settings(
     return altered_settings({**before.settings, **read_settings(words or ())}, **rental)
 
 
-def _print_resource(done: tuple[Resource, Sizing], as_json: bool) -> None:
+def _print_resource(done: tuple[Resource, Sizing], as_json: bool, plan: ServicePlan | None = None) -> None:
     if as_json:
-        return emit({"resource": done[0], "sizing": done[1]})
+        planned = {} if plan is None else {"service": plan}
+        return emit({"resource": done[0], "sizing": done[1], **planned})
     resource, sizing = done
     workers = f"{sizing.workers} workers, each " if sizing.workers > 1 else ""
     print(f"resource {resource.name} ({resource.type}): {workers}{amounts(sizing.amounts)}")
     for why in sizing.why:
         print(f"  {why}")
+    for line in plan_lines(plan) if plan is not None else ():
+        print(line)

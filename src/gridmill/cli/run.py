@@ -51,9 +51,11 @@ from gridmill.cli.services import (
     OfProject,
     OfService,
     Port,
+    Rate,
     Replicas,
     StartOptions,
     WaitForService,
+    read_replicas,
     refuse_service_options,
     start_service,
     stop_service,
@@ -244,7 +246,8 @@ def start(
     adopt: Adopt = False,
     detach: Detach = False,
     model: Model = "",
-    replicas: Replicas = None,
+    replicas: Replicas = "",
+    rate: Rate = 0.0,
     resource: OfService = "",
     port: Port = 0,
     project: OfProject = "",
@@ -290,9 +293,12 @@ def start(
         max_body=max_body,
     )
     if noun == Startable.SERVICE:
+        most, least = read_replicas(replicas)
         options = StartOptions(
             model=model,
-            replicas=replicas or 1,
+            replicas=most,
+            least_replicas=least,
+            rate=rate,
             resource=resource,
             port=port,
             project=project or DEFAULT,
@@ -300,7 +306,7 @@ def start(
         )
         return start_service(context, str(what), options, wait=wait, as_json=json)
     refuse_service_options(
-        settings, model=model, replicas=replicas, resource=resource, port=port, project=project
+        settings, model=model, replicas=replicas, rate=rate, resource=resource, port=port, project=project
     )
     if noun == Startable.BACKFILL:
         raise InputError("`start` has no options of a backfill", hint=f"gridmill start backfill {what} ...")

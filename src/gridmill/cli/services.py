@@ -34,13 +34,14 @@ from gridmill.cli.service_options import (
 )
 from gridmill.cli.session import InterruptHandler, Json, emit, print_error, session
 from gridmill.cli.tables import COLOURS, table
-from gridmill.domain.amounts import show_count
+from gridmill.domain.amounts import show_bytes, show_count, show_number
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import LAST_PORT
 from gridmill.domain.project import DEFAULT
-from gridmill.domain.service import ServiceState, ServiceView
+from gridmill.domain.service import Service, ServiceState, ServiceView
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
-from gridmill.domain.serving import ReplicaReport
+from gridmill.domain.service_size import ServicePlan, ServiceSize, show_latency
+from gridmill.domain.serving import ReplicaReport, ServiceReport
 from gridmill.errors import InputError, UnavailableError
 from gridmill.sdk.client import Client
 
@@ -75,8 +76,21 @@ Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the cha
 
 
 Replicas = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Number of processes that answer.", show_default=False),
+    str,
+    typer.Option(
+        metavar="N|MIN..MAX",
+        help="Number of processes that answer. A range (1..8, or 0..8) follows the load.",
+        show_default=False,
+    ),
+]
+Rate = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        metavar="REQUESTS/S",
+        help="Expected requests per second. Gridmill chooses the size by a short measurement.",
+        show_default=False,
+    ),
 ]
 OfService = Annotated[
     str,
@@ -108,7 +122,9 @@ class StartOptions:
     """The options with which a service starts."""
 
     model: str = ""
-    replicas: int = 1
+    replicas: int = 0
+    least_replicas: int | None = None
+    rate: float = 0.0
     resource: str = ""
     port: int = 0
     project: str = DEFAULT
@@ -124,6 +140,8 @@ def start_service(
             name,
             model=options.model,
             replicas=options.replicas,
+            least_replicas=options.least_replicas,
+            rate=options.rate,
             resource=options.resource,
             port=options.port,
             project=options.project,
@@ -131,7 +149,41 @@ def start_service(
         )
         view = _wait(client, view) if wait else view
     _print(view, as_json=as_json)
+    size = view.service.size
+    if size is not None and not as_json:
+        print(f"  {size_text(size)}")
     _check(view, waited=wait)
+
+
+def read_replicas(text: str) -> tuple[int, int | None]:
+    """Parse `4` or `1..8` as the largest and the smallest number of replicas. The smallest number is None
+    without a range, and the largest number is 0 for an empty text. Raises InputError."""
+    least, dots, most = text.partition("..") if ".." in text else ("", "", text or "0")
+    if not most.isdecimal() or (dots and not least.isdecimal()) or (text and int(most) < 1):
+        raise InputError(
+            f"--replicas: {text!r} is not a number of replicas",
+            hint="Write a number, or a range such as 1..8, or 0..8 to have none without requests.",
+        )
+    return int(most), int(least) if dots else None
+
+
+def size_text(size: ServiceSize) -> str:
+    """Return the size of a service in one line, with its expected latency."""
+    at = f" for {show_number(size.rate)} requests/s" if size.rate else ""
+    latency = f", expected p99 {show_latency(size.p99_seconds)}" if size.rate else ""
+    return (
+        f"{show_count(size.replicas, 'replica')}, {show_number(size.cpus)} CPUs, "
+        f"{show_bytes(size.memory_bytes)}{at}{latency}; can serve {show_number(size.most_rate)} requests/s"
+    )
+
+
+def plan_lines(plan: ServicePlan) -> Iterator[str]:
+    """Yield the lines about the size of a service that `configure resource` prints."""
+    if plan.size is not None:
+        yield f"service of {plan.version}: {size_text(plan.size)}"
+        yield from (f"  {why}" for why in plan.size.why)
+        yield f"  measured on {plan.machine}"
+        yield from plan.sharing
 
 
 def refuse_service_options(settings: ServiceSettings, **options: object) -> None:
@@ -164,7 +216,7 @@ def update(
     noun: Noun,
     name: Name,
     model: Model = "",
-    replicas: Replicas = None,
+    replicas: Replicas = "",
     port: Port = 0,
     canary: Canary = "",
     weight: Weight = None,
@@ -218,13 +270,15 @@ def update(
         max_body=max_body,
     )
     changes = (model, port, canary)
-    if not any(changes) and replicas is None and weight is None and settings == NO_SETTINGS:
+    if not any(changes) and not replicas and weight is None and settings == NO_SETTINGS:
         raise InputError("nothing to change", hint=f"gridmill update service {name} --model PIPELINE/JOB@3")
+    most, least = read_replicas(replicas)
     with session(context) as client:
         view = client.update_service(
             name,
             model=model,
-            replicas=replicas,
+            replicas=most or None,
+            least_replicas=least,
             port=port,
             settings=settings,
             canary=canary,
@@ -311,7 +365,7 @@ def service_row(view: ServiceView) -> tuple[object, ...]:
         view.state,
         service.version,
         service.follows.partition("@")[2],
-        f"{view.ready} of {service.replicas}",
+        f"{view.ready} of {_range(service)}",
         view.url,
         moment(view.since),
         view.message,
@@ -333,6 +387,18 @@ def describe_service(view: ServiceView) -> Iterator[RenderableType]:
         yield table(*head_of_replicas, rows=[_replica_row(one) for one in report.replicas])
 
 
+def _range(service: Service) -> str:
+    scaling = service.scaling
+    return str(service.replicas) if scaling is None else f"{scaling.least}..{service.replicas}"
+
+
+def _last_change(report: ServiceReport | None) -> str:
+    """Return the reason for the last change of the number of replicas by rate and latency."""
+    if report is None or not report.scale_reason:
+        return ""
+    return f"{report.scale_reason} ({moment(report.scaled_at)})"
+
+
 def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
     service, report = view.service, view.service.report
     return [
@@ -341,7 +407,9 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("follows", service.follows),
         ("canary", f"{service.canary} gets {service.canary_percent:g} %" if service.canary else ""),
         ("version before", service.previous),
-        ("replicas", f"{view.ready} of {service.replicas} ready"),
+        ("replicas", f"{view.ready} of {_range(service)} ready"),
+        ("last change", _last_change(report)),
+        ("size", size_text(service.size) if service.size is not None else ""),
         ("generation", service.generation),
         ("run", service.run_id),
         *settings_facts(service),

@@ -125,6 +125,20 @@ class ServiceSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePlan:
+    """The size that a service of `version` would have on machines of the type `machine`. While the version is
+    not calibrated, `size` and `calibration` are None, and `run_id` is the run that calibrates it. `sharing`
+    has sentences about the CPUs and memory that the services on the resource save."""
+
+    version: str
+    machine: str
+    run_id: str = ""
+    calibration: Calibration | None = None
+    size: ServiceSize | None = None
+    sharing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTime:
     """The time of a batch of `n` requests: `fixed_seconds` + n x `request_seconds`."""
 
@@ -255,29 +269,49 @@ def size_for_rate(calibration: Calibration, rate: float, room: Amounts, where: s
     return _sized(calibration, rate, replicas_for(calibration, rate), rate)
 
 
+def size_for_count(
+    calibration: Calibration, rate: float, replicas: int, room: Amounts, where: str
+) -> ServiceSize:
+    """Return the size of a service with this number of replicas for this rate. Raises CapacityError if they
+    cannot serve the rate, or do not fit."""
+    _check_rate(calibration, rate, replicas)
+    if not _amounts(calibration, rate, replicas).fits_in(room):
+        raise _no_room(calibration, replicas, room, where)
+    return _sized(calibration, rate, replicas, rate)
+
+
 def size_for_range(
     calibration: Calibration, rate: float, most: int, room: Amounts, where: str
 ) -> ServiceSize:
     """Return the size of a service that may have up to `most` replicas, each at its planned rate. Raises
     CapacityError if so many do not fit, or if they cannot serve `rate`."""
+    _check_rate(calibration, rate, most)
     whole = most * calibration.rate_per_replica
+    if not _amounts(calibration, whole, most).fits_in(room):
+        raise _no_room(calibration, most, room, where)
+    return _sized(calibration, rate, most, whole)
+
+
+def _check_rate(calibration: Calibration, rate: float, replicas: int) -> None:
+    whole = replicas * calibration.rate_per_replica
     if rate > whole:
         raise CapacityError(
-            f"{show_count(most, 'replica')} of {calibration.version} can serve "
+            f"{show_count(replicas, 'replica')} of {calibration.version} can serve "
             f"{show_number(math.floor(whole))} requests/s, not {show_number(rate)}",
             hint=f"Allow more replicas: --replicas 1..{replicas_for(calibration, rate)}",
             place="replicas",
         )
-    if not _amounts(calibration, whole, most).fits_in(room):
-        raise CapacityError(
-            f"{where} has no room for {most} replicas of {calibration.version} under load; it has room for "
-            f"{most_replicas(calibration, room)}",
-            hint=f"It has {show_number(room.cpus)} CPUs and {show_bytes(room.memory_bytes)} for them; "
-            f"each replica needs {show_number(calibration.cpus_per_replica)} CPUs and "
-            f"{show_bytes(calibration.limit_bytes)}.",
-            place="replicas",
-        )
-    return _sized(calibration, rate, most, whole)
+
+
+def _no_room(calibration: Calibration, replicas: int, room: Amounts, where: str) -> CapacityError:
+    return CapacityError(
+        f"{where} has no room for {show_count(replicas, 'replica')} of {calibration.version} under load; it "
+        f"has room for {most_replicas(calibration, room)}",
+        hint=f"It has {show_number(room.cpus)} CPUs and {show_bytes(room.memory_bytes)} for them; each "
+        f"replica needs {show_number(calibration.cpus_per_replica)} CPUs and "
+        f"{show_bytes(calibration.limit_bytes)}.",
+        place="replicas",
+    )
 
 
 def scaling_of(calibration: Calibration, least: int, most: int) -> Scaling:

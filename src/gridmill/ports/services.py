@@ -6,6 +6,7 @@ from gridmill.domain.project import DEFAULT
 from gridmill.domain.service import ServiceView
 from gridmill.domain.service_keys import NewServiceKey
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
+from gridmill.domain.service_size import ServicePlan
 from gridmill.ports.pages import PAGE_ITEMS, Page
 
 
@@ -26,7 +27,9 @@ class Services(Protocol):
         name: str,
         *,
         model: str = "",
-        replicas: int = 1,
+        replicas: int = 0,
+        least_replicas: int | None = None,
+        rate: float = 0.0,
         resource: str = "",
         port: int = 0,
         project: str = DEFAULT,
@@ -38,10 +41,36 @@ class Services(Protocol):
         `latest` is resolved once. Without `model`, a service that was stopped serves its version before. With
         port 0, the service keeps its earlier port, or gets a free port. A service that was stopped also keeps
         its settings that `settings` does not change, and its API keys. If the service already runs with the
-        same settings, the method changes nothing. Raises InputError for a version that is not a model or
-        cannot be served and for settings that cannot be used, ConflictError if the service runs with other
-        settings or another service has the port, NotFoundError, PipelineError for a resource that does not
-        fit.
+        same settings, the method changes nothing.
+
+        With `rate`, the expected requests per second, the service is sized from the calibration of its
+        version, which `plan_service` starts. 0 replicas means as many as the rate needs, or 1 without a rate.
+        With `least_replicas`, the number of replicas follows the load, from `least_replicas` (0: none while
+        there are no requests) to `replicas`. Raises CapacityError if the resource cannot serve the rate, or
+        has no room for the replicas; the message names what fits.
+
+        Raises InputError for a version that is not a model or cannot be served and for settings that cannot
+        be used, ConflictError if the service runs with other settings, another service has the port, or the
+        version is not calibrated, NotFoundError, PipelineError for a resource that does not fit.
+        """
+
+    def plan_service(
+        self,
+        model: str,
+        *,
+        rate: float = 0.0,
+        replicas: int = 0,
+        least_replicas: int | None = None,
+        resource: str = "",
+        name: str = "",
+    ) -> ServicePlan:
+        """Show the replicas, the CPUs, the memory and the latency of a service for a rate of requests.
+
+        The size follows from a calibration, a measurement of a few seconds in a pod of the resource, which is
+        kept for each version and type of machine. If there is none, the method starts it and returns a plan
+        without a size: wait for its run, and call the method again. `name` is the service that is left out of
+        the services that share the resource. Raises CapacityError, with the rate that the resource can serve;
+        InputError, NotFoundError, PipelineError for a resource that does not fit.
         """
 
     def update_service(
@@ -50,6 +79,7 @@ class Services(Protocol):
         *,
         model: str = "",
         replicas: int | None = None,
+        least_replicas: int | None = None,
         port: int = 0,
         settings: ServiceSettings = NO_SETTINGS,
         canary: str = "",
@@ -58,15 +88,15 @@ class Services(Protocol):
     ) -> ServiceView:
         """Change the version, the replicas or the settings of a running service, without a failed request.
 
-        With port 0, the service keeps its port. Settings that are None stay as they are.
-        `canary` is a reference to a second version, which gets `weight_percent` of the requests (default: 10)
-        until it is promoted or rolled back. Without `canary`, `weight_percent` changes the share of the
-        present canary. `expected` is the
-        generation that the caller has seen: if the service has another generation, the method raises
-        StaleVersionError. Raises ConflictError while an earlier update is not in effect, or if the service
-        does not run; InputError if the features or the predictions of the version differ from those of the
-        present version, if the replicas do not fit into the memory of the service, or if the settings cannot
-        be used; NotFoundError.
+        With `least_replicas`, the number of replicas follows the load, within the CPUs and the memory of the
+        service. With port 0, the service keeps its port. Settings that are None stay as they are. `canary` is
+        a reference to a second version, which gets `weight_percent` of the requests (default: 10) until it is
+        promoted or rolled back. Without `canary`, `weight_percent` changes the share of the present canary.
+        `expected` is the generation that the caller has seen: if the service has another generation, the
+        method raises StaleVersionError. Raises ConflictError while an earlier update is not in effect, or if
+        the service does not run; InputError if the features or the predictions of the version differ from
+        those of the present version, if the replicas do not fit into the memory of the service, or if the
+        settings cannot be used; CapacityError if a range of replicas does not fit; NotFoundError.
         """
 
     def promote_service(self, name: str) -> ServiceView:

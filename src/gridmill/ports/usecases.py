@@ -205,7 +205,7 @@ _ROWS = (
         "PUT /services/{name}",
         "services",
         _OPERATOR,
-        body=("model", "replicas", "resource", "port", "project", "settings"),
+        body=("model", "replicas", "least_replicas", "rate", "resource", "port", "project", "settings"),
         limits={"name": _NAME},
     ),
     _row(
@@ -213,10 +213,26 @@ _ROWS = (
         "PATCH /services/{name}",
         "services",
         _OPERATOR,
-        body=("model", "replicas", "port", "settings", "canary", "weight_percent", "expected"),
+        body=(
+            "model",
+            "replicas",
+            "least_replicas",
+            "port",
+            "settings",
+            "canary",
+            "weight_percent",
+            "expected",
+        ),
         limits={"name": _NAME},
     ),
     _row("promote_service", "POST /services/{name}/promote", "services", _OPERATOR, limits={"name": _NAME}),
+    _row(
+        "plan_service",
+        "POST /service-plans",
+        "services",
+        _OPERATOR,
+        body=("model", "rate", "replicas", "least_replicas", "resource", "name"),
+    ),
     _row("rollback_service", "POST /services/{name}/rollback", "services", _OPERATOR, limits={"name": _NAME}),
     _row(
         "add_service_key", "POST /services/{name}/keys/{key}", "services", _OPERATOR, limits={"name": _NAME}

@@ -1,11 +1,18 @@
 """Client methods for services."""
 
+import time
+
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.service import ServiceView
 from gridmill.domain.service_keys import NewServiceKey
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
+from gridmill.domain.service_size import ServicePlan
+from gridmill.domain.states import FINISHED_RUNS, RunState
+from gridmill.errors import UnavailableError
 from gridmill.sdk.base import Connected
 from gridmill.sdk.listing import Listing
+
+_LOOK_SECONDS = 0.2
 
 
 class ServiceVerbs(Connected):
@@ -24,7 +31,9 @@ class ServiceVerbs(Connected):
         name: str,
         *,
         model: str = "",
-        replicas: int = 1,
+        replicas: int = 0,
+        least_replicas: int | None = None,
+        rate: float = 0.0,
         resource: str = "",
         port: int = 0,
         project: str = DEFAULT,
@@ -32,17 +41,69 @@ class ServiceVerbs(Connected):
     ) -> ServiceView:
         """Start a service, and return immediately. `model` is a reference such as `weather/lstm@3`, or
         `weather/lstm@champion` to follow an alias. Without `model`, a stopped service starts again.
-        `settings` has the address, TLS, the request log and limits. Raises InputError, ConflictError,
+        `settings` has the address, TLS, the request log and limits.
+
+        With `rate` (requests per second), the service is sized by a measurement; with `least_replicas`, the
+        number of replicas follows the load from `least_replicas` to `replicas`. In both cases, the method
+        first waits for the measurement if there is none. Raises CapacityError, InputError, ConflictError,
         NotFoundError, PipelineError."""
+        if rate or least_replicas is not None:
+            reference = model or self.service(name).service.model
+            self.plan_service(
+                reference,
+                rate=rate,
+                replicas=replicas,
+                least_replicas=least_replicas,
+                resource=resource,
+                name=name,
+            )
         return self.grid.start_service(
             name,
             model=model,
             replicas=replicas,
+            least_replicas=least_replicas,
+            rate=rate,
             resource=resource,
             port=port,
             project=project,
             settings=settings,
         )
+
+    def plan_service(
+        self,
+        model: str,
+        *,
+        rate: float = 0.0,
+        replicas: int = 0,
+        least_replicas: int | None = None,
+        resource: str = "",
+        name: str = "",
+    ) -> ServicePlan:
+        """Return the replicas, the CPUs, the memory and the expected latency of a service for a rate of
+        requests per second. If the version was not measured on this type of machine, the method waits for the
+        measurement, which takes a few seconds. Raises CapacityError, with the rate that the resource can
+        serve; InputError, NotFoundError, PipelineError, UnavailableError if the measurement fails."""
+        while True:
+            plan = self.grid.plan_service(
+                model,
+                rate=rate,
+                replicas=replicas,
+                least_replicas=least_replicas,
+                resource=resource,
+                name=name,
+            )
+            if plan.size is not None:
+                return plan
+            self._wait_for_calibration(plan)
+
+    def _wait_for_calibration(self, plan: ServicePlan) -> None:
+        while (view := self.grid.run(plan.run_id)).run.state not in FINISHED_RUNS:
+            time.sleep(_LOOK_SECONDS)
+        if view.run.state is not RunState.SUCCEEDED:
+            why = next((one.job.message for one in view.jobs if one.job.message), str(view.run.state))
+            raise UnavailableError(
+                f"{plan.version} could not be calibrated: {why}", hint=f"gridmill logs {plan.run_id}"
+            )
 
     def update_service(
         self,
@@ -50,20 +111,26 @@ class ServiceVerbs(Connected):
         *,
         model: str = "",
         replicas: int | None = None,
+        least_replicas: int | None = None,
         port: int = 0,
         settings: ServiceSettings = NO_SETTINGS,
         canary: str = "",
         weight_percent: float | None = None,
         expected: int | None = None,
     ) -> ServiceView:
-        """Change the version, the number of replicas, the port or the settings of a running service, without
-        a failed request. The method returns immediately. Settings that are None stay as they are. `canary` is
-        a second version, which gets `weight_percent` of the requests. `expected` is the generation that the
-        service must have. Raises InputError, ConflictError, StaleVersionError, NotFoundError."""
+        """Change the version, the replicas, the port or the settings of a running service, without a failed
+        request. The method returns immediately. With `least_replicas`, the number of replicas follows the
+        load. Settings that are None stay as they are. `canary` is a second version, which gets
+        `weight_percent` of the requests. `expected` is the generation that the service must have. Raises
+        InputError, CapacityError, ConflictError, StaleVersionError, NotFoundError."""
+        if least_replicas is not None:
+            service = self.service(name).service
+            self.plan_service(model or service.version, resource=service.resource, name=name)
         return self.grid.update_service(
             name,
             model=model,
             replicas=replicas,
+            least_replicas=least_replicas,
             port=port,
             settings=settings,
             canary=canary,

@@ -5,10 +5,10 @@ from gridmill.control.steps.certificates import check_certificate
 from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.control.steps.run_lifecycle import begin_run, resource_of, stop_run
 from gridmill.control.steps.services import add_event, changed_version, live_attempt, send_order
-from gridmill.control.usecases.base import UseCases
+from gridmill.control.usecases.service_sizes import ServiceSizeUseCases, check_range, check_rate
 from gridmill.domain.amounts import show_bytes
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.footprint import service_bytes
+from gridmill.domain.footprint import REPLICA_BYTES
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.naming import LAST_PORT, check_name
 from gridmill.domain.project import DEFAULT
@@ -21,6 +21,7 @@ from gridmill.domain.service import (
     ServiceState,
     ServiceView,
     alias_followed,
+    memory_needed,
     pipeline_of,
     ready_replicas,
     state_of,
@@ -45,7 +46,7 @@ class _Model:
     follows: str
 
 
-class ServiceUseCases(UseCases):
+class ServiceUseCases(ServiceSizeUseCases):
     """The use cases of services (ports.services.Services)."""
 
     def services(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[ServiceView]:
@@ -65,7 +66,9 @@ class ServiceUseCases(UseCases):
         name: str,
         *,
         model: str = "",
-        replicas: int = 1,
+        replicas: int = 0,
+        least_replicas: int | None = None,
+        rate: float = 0.0,
         resource: str = "",
         port: int = 0,
         project: str = DEFAULT,
@@ -73,7 +76,8 @@ class ServiceUseCases(UseCases):
     ) -> ServiceView:
         """Start a service, and return immediately."""
         check_name("service", name)
-        check_replicas(replicas)
+        check_range(replicas, least_replicas)
+        check_rate(rate)
         check_port(port)
         self._check_settings(name, settings)
         chosen = self._model_to_start(name, model)
@@ -87,6 +91,7 @@ class ServiceUseCases(UseCases):
                 previous=_before(before, chosen.version),
                 generation=before.generation + 1 if before is not None else 1,
                 replicas=replicas,
+                rate=rate,
                 resource=resource,
                 port=port or (before.port if before is not None else 0),
                 settings=merged(before.settings, settings) if before is not None else settings,
@@ -96,7 +101,12 @@ class ServiceUseCases(UseCases):
                 started=transaction.now,
                 changed=transaction.now,
             )
-            if before is not None and before.is_meant_to_run and before.retry_at is None:
+            is_running = before is not None and before.is_meant_to_run and before.retry_at is None
+            if before is not None and not is_running and not (model or replicas or rate):
+                wanted = replace(wanted, replicas=before.replicas, rate=before.rate)
+                least_replicas = before.scaling.least if before.scaling is not None else None
+            wanted = self._with_size(wanted, least_replicas)
+            if before is not None and is_running:
                 check_same(before, wanted)
             else:
                 self._check_port_is_free(wanted)
@@ -130,15 +140,17 @@ class ServiceUseCases(UseCases):
         *,
         model: str = "",
         replicas: int | None = None,
+        least_replicas: int | None = None,
         port: int = 0,
         settings: ServiceSettings = NO_SETTINGS,
         canary: str = "",
         weight_percent: float | None = None,
         expected: int | None = None,
     ) -> ServiceView:
-        """Change the version, the number of replicas or the settings of a running service."""
+        """Change the version, the replicas or the settings of a running service."""
         if replicas is not None:
             check_replicas(replicas)
+        check_range(replicas or 0, least_replicas)
         check_port(port)
         self._check_settings(name, settings)
         check_percent(weight_percent)
@@ -156,7 +168,7 @@ class ServiceUseCases(UseCases):
                 raise StaleVersionError(
                     f"service {name!r} has generation {service.generation}, not {expected}"
                 )
-            after = self._updated(transaction, service, chosen, replicas)
+            after = self._updated(transaction, service, chosen, replicas, least_replicas)
             after = self._with_canary(after, second, weight_percent, transaction.now)
             after = self._reconfigured(after, port or service.port, settings, transaction.now)
             if after.generation != service.generation and not service.is_in_effect:
@@ -165,7 +177,12 @@ class ServiceUseCases(UseCases):
         return self.service(name)
 
     def _updated(
-        self, transaction: Transaction, service: Service, chosen: _Model | None, replicas: int | None
+        self,
+        transaction: Transaction,
+        service: Service,
+        chosen: _Model | None,
+        replicas: int | None,
+        least_replicas: int | None,
     ) -> Service:
         after = service
         if chosen is not None:
@@ -174,11 +191,15 @@ class ServiceUseCases(UseCases):
             after = changed_version(
                 service, chosen.version, chosen.follows, chosen.reference, transaction.now
             )
-        if replicas is not None and replicas != service.replicas:
+        present = (service.replicas, service.scaling.least if service.scaling is not None else None)
+        if replicas is None or (replicas, least_replicas) == present:
+            return after
+        if least_replicas is not None:
+            after = self._resized(transaction, after, replicas, least_replicas)
+        else:
             self._check_memory(transaction, service, replicas)
-            generation = service.generation + 1
-            after = replace(after, replicas=replicas, generation=generation, changed=transaction.now)
-        return after
+            after = replace(after, replicas=replicas, scaling=None)
+        return replace(after, generation=service.generation + 1, changed=transaction.now)
 
     def _with_canary(
         self, service: Service, canary: _Model | None, percent: float | None, now: float
@@ -219,7 +240,7 @@ class ServiceUseCases(UseCases):
     def _check_memory(self, transaction: Transaction, service: Service, replicas: int) -> None:
         """Raise InputError if the running attempt has too little memory for that number of replicas."""
         attempt = live_attempt(transaction, service)
-        needed = service_bytes(replicas)
+        needed = memory_needed(service, replicas, REPLICA_BYTES)
         if attempt is not None and attempt.given.memory_bytes and needed > attempt.given.memory_bytes:
             raise InputError(
                 f"service {service.name!r} has {show_bytes(attempt.given.memory_bytes)}, and {replicas} "
@@ -414,8 +435,10 @@ def check_port(port: int) -> None:
 
 def check_same(running: Service, wanted: Service) -> None:
     """Raise ConflictError if a running service differs from the service that a user wants to start."""
-    names = ("model", "replicas", "resource", "project", "settings")
+    names = ("model", "replicas", "rate", "resource", "project", "settings")
     differs = [name for name in names if getattr(running, name) != getattr(wanted, name)]
+    if (running.scaling is None) != (wanted.scaling is None) and "replicas" not in differs:
+        differs.append("range of replicas")
     if wanted.port not in (0, running.port):
         differs.append("port")
     if differs:

@@ -1,0 +1,93 @@
+"""This module reads what the size of a service depends on: the calibration of its version, and the CPUs and
+memory that are left on its resource."""
+
+from collections.abc import Iterable
+
+from gridmill.control.ledger import Ledger
+from gridmill.control.steps.run_lifecycle import resource_of
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.footprint import REPLICA_BYTES, service_bytes
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import Job
+from gridmill.domain.resource import Resource
+from gridmill.domain.service import CALIBRATION_NAME, JOB, Service
+from gridmill.domain.service_size import Calibration, ServiceSize, calibration_name, sharing_lines
+from gridmill.domain.service_spec import ServiceSpec
+from gridmill.domain.site import LOCAL
+from gridmill.errors import InputError
+from gridmill.machine_type import machine_type
+from gridmill.scheduler.feasibility import cpus_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePlace:
+    """A resource on which a service runs: the type of its machines, the CPUs and memory of one pod, and those
+    that its other services leave (`room`). `sizes` are the sizes of the other services, if measured."""
+
+    resource: Resource
+    machine: str
+    pod: Amounts
+    room: Amounts
+    sizes: tuple[ServiceSize, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The resource as messages name it."""
+        others = " beside its other services" if self.room != self.pod else ""
+        return f"resource {self.resource.name}{others}"
+
+    def sharing(self, size: ServiceSize) -> tuple[str, ...]:
+        """Return what this service and the others save, because they are admitted by measurement."""
+        return sharing_lines(self.resource.name, (*self.sizes, size), REPLICA_BYTES)
+
+
+def place_of(ledger: Ledger, resource: str, service: str) -> ServicePlace:
+    """Return the place of a service. An empty `resource` means the default resource. Raises PipelineError for
+    a resource that does not exist or has another type, InputError for a resource at another site."""
+    job = Job(name=JOB, resource=resource or None, service=ServiceSpec(name=service))
+    used = resource_of(job, CALIBRATION_NAME, ledger.snapshot.resources, "resource")
+    if used.site != LOCAL:
+        raise InputError(
+            f"resource {used.name!r} is at site {used.site!r}, and sizes by rate are measured only at the "
+            "site `local`",
+            hint="Start the service with --replicas N and without a rate, or use a resource at `local`.",
+            place="resource",
+        )
+    node = ledger.snapshot.largest(used.site)
+    pod = Amounts(cpus=cpus_of(used, node), memory_bytes=used.memory_bytes or node.memory_bytes)
+    others = [
+        one
+        for one in ledger.snapshot.services.values()
+        if one.is_meant_to_run and one.name != service and one.resource == resource
+    ]
+    sizes = tuple(one.size for one in others if one.size is not None)
+    room = _left(pod, used.workers or 1, map(_amounts_of, others))
+    return ServicePlace(resource=used, machine=machine_type(), pod=pod, room=room, sizes=sizes)
+
+
+def _left(pod: Amounts, pods: int, taken: Iterable[Amounts]) -> Amounts:
+    """Return the largest part of one pod that can be free when these amounts are taken from all pods."""
+    cpus, memory = pod.cpus * pods, pod.memory_bytes * pods
+    for one in taken:
+        cpus, memory = cpus - one.cpus, memory - one.memory_bytes
+    return Amounts(cpus=min(pod.cpus, max(0.0, cpus)), memory_bytes=min(pod.memory_bytes, max(0, memory)))
+
+
+def _amounts_of(service: Service) -> Amounts:
+    if service.size is not None:
+        return service.size.amounts
+    return Amounts(cpus=float(service.replicas), memory_bytes=service_bytes(service.replicas))
+
+
+def calibration_of(ledger: Ledger, version: str, machine: str) -> Calibration | None:
+    """Return the calibration of a version on a type of machine, if there is one."""
+    return ledger.read(Calibration, calibration_name(version, machine))
+
+
+def running_calibration(ledger: Ledger, version: str, machine: str) -> str:
+    """Return the id of the run that calibrates the version now; empty if there is none."""
+    for job_run in ledger.snapshot.job_runs.values():
+        spec = job_run.job.service
+        if spec is not None and (spec.calibrates, spec.machine) == (version, machine):
+            return job_run.run_id
+    return ""

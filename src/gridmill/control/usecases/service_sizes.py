@@ -1,0 +1,164 @@
+"""This module has the use case that computes the size of a service for a rate of requests, and the sizes with
+which services start and are updated."""
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.steps.references import find_version
+from gridmill.control.steps.run_lifecycle import begin_run
+from gridmill.control.steps.service_sizes import (
+    ServicePlace,
+    calibration_of,
+    place_of,
+    running_calibration,
+)
+from gridmill.control.steps.services import live_attempt
+from gridmill.control.usecases.base import UseCases
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.frozen import replace
+from gridmill.domain.service import CALIBRATION_CPUS, Service, calibration_pipeline, why_not_served
+from gridmill.domain.service_size import (
+    MOST_REPLICAS,
+    Calibration,
+    ServicePlan,
+    ServiceSize,
+    scaling_of,
+    size_for_count,
+    size_for_range,
+    size_for_rate,
+)
+from gridmill.errors import CapacityError, ConflictError, InputError
+
+
+class ServiceSizeUseCases(UseCases):
+    """The use case `plan_service` (ports.services.Services), and the sizes of services."""
+
+    def plan_service(
+        self,
+        model: str,
+        *,
+        rate: float = 0.0,
+        replicas: int = 0,
+        least_replicas: int | None = None,
+        resource: str = "",
+        name: str = "",
+    ) -> ServicePlan:
+        """Return the size that a service would have. If its version was not calibrated on this type of
+        machine, a calibration is started."""
+        check_rate(rate)
+        check_range(replicas, least_replicas)
+        with self._node.changing() as transaction:
+            version = find_version(self._control.catalog, model)
+            if why := why_not_served(version, None):
+                raise InputError(f"{version.id} cannot be served: {why}", place="model")
+            place = place_of(self._ledger, resource, name)
+            calibration = calibration_of(self._ledger, version.id, place.machine)
+            if calibration is None:
+                run_id = self._calibrate(transaction, version.id, resource, place)
+                return ServicePlan(version=version.id, machine=place.machine, run_id=run_id)
+        size = sized(calibration, rate, replicas, least_replicas, place.room, place.label)
+        return ServicePlan(
+            version=version.id,
+            machine=place.machine,
+            calibration=calibration,
+            size=size,
+            sharing=place.sharing(size),
+        )
+
+    def _calibrate(self, transaction: Transaction, version: str, resource: str, place: ServicePlace) -> str:
+        """Start the calibration of a version, unless it runs already. Returns the id of its run."""
+        running = running_calibration(self._ledger, version, place.machine)
+        if running:
+            return running
+        cpus = min(CALIBRATION_CPUS, place.pod.cpus)
+        pipeline = calibration_pipeline(version, place.machine, resource, cpus)
+        return begin_run(self._control.run_creation, transaction, pipeline, force=False).id
+
+    def _with_size(self, service: Service, least_replicas: int | None) -> Service:
+        """Return a service that starts, with its size by measurement. If the service has neither a rate nor a
+        range of replicas, its version need not be calibrated. Raises CapacityError, ConflictError if the
+        version is not calibrated."""
+        needed = bool(service.rate) or least_replicas is not None
+        count = service.replicas or (0 if needed else 1)
+        service = replace(service, replicas=count)
+        place = place_of(self._ledger, service.resource, service.name) if needed else None
+        if place is None:
+            return service
+        calibration = calibration_of(self._ledger, service.version, place.machine)
+        if calibration is None:
+            raise not_calibrated(service.version)
+        size = sized(calibration, service.rate, count, least_replicas, place.room, place.label)
+        return with_size(service, size, calibration, least_replicas)
+
+    def _resized(
+        self, transaction: Transaction, service: Service, replicas: int, least_replicas: int
+    ) -> Service:
+        """Return a running service with another range of replicas, within the CPUs and the memory of its
+        attempt. Raises CapacityError, ConflictError if the version is not calibrated."""
+        place = place_of(self._ledger, service.resource, service.name)
+        calibration = calibration_of(self._ledger, service.version, place.machine)
+        if calibration is None:
+            raise not_calibrated(service.version)
+        attempt = live_attempt(transaction, service)
+        given = attempt.given if attempt is not None else place.room
+        room = Amounts(cpus=given.cpus or place.pod.cpus, memory_bytes=given.memory_bytes)
+        try:
+            size = size_for_range(calibration, 0.0, replicas, room, f"service {service.name}")
+        except CapacityError as error:
+            hint = f"Stop it, and start it with --replicas {least_replicas}..{replicas}. {error.hint}"
+            raise CapacityError(error.message, hint=hint, place=error.place) from error
+        return with_size(service, size, calibration, least_replicas)
+
+
+def sized(
+    calibration: Calibration,
+    rate: float,
+    replicas: int,
+    least_replicas: int | None,
+    room: Amounts,
+    where: str,
+) -> ServiceSize:
+    """Return the size for a range of replicas, for a number of replicas, or for a rate alone. Raises
+    CapacityError."""
+    if least_replicas is not None:
+        return size_for_range(calibration, rate, replicas, room, where)
+    if replicas:
+        return size_for_count(calibration, rate, replicas, room, where)
+    return size_for_rate(calibration, rate, room, where)
+
+
+def with_size(
+    service: Service, size: ServiceSize, calibration: Calibration, least_replicas: int | None
+) -> Service:
+    """Return the service with a size, and with a range of replicas if `least_replicas` is given."""
+    scaling = None
+    if least_replicas is not None:
+        scaling = scaling_of(calibration, least_replicas, size.replicas)
+    return replace(service, size=size, scaling=scaling, replicas=size.replicas)
+
+
+def not_calibrated(version: str) -> ConflictError:
+    """Return the error about a version that was not calibrated on this type of machine."""
+    return ConflictError(
+        f"{version} is not calibrated on this type of machine",
+        hint="Call `plan_service` (POST /service-plans), and wait for the run that it starts. `gridmill "
+        "start service` does both.",
+    )
+
+
+def check_rate(rate: float) -> None:
+    """Raise InputError for a rate of requests that a service cannot have."""
+    if not 0 <= rate < 1e9:
+        raise InputError(
+            f"rate is {rate:g}; it must be a number of requests per second, at least 0", place="rate"
+        )
+
+
+def check_range(replicas: int, least_replicas: int | None) -> None:
+    """Raise InputError for a range of replicas that a service cannot have. 0 replicas without a range means
+    that the number follows from the rate."""
+    if not 0 <= replicas <= MOST_REPLICAS:
+        raise InputError(f"replicas is {replicas}; it must be from 1 to {MOST_REPLICAS}", place="replicas")
+    if least_replicas is not None and not 0 <= least_replicas <= replicas != 0:
+        raise InputError(
+            f"the range of replicas is {least_replicas}..{replicas}; write for example 1..8, or 0..8",
+            place="replicas",
+        )

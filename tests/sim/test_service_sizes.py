@@ -1,0 +1,201 @@
+"""Sizes of services on a simulated grid: a calibration is measured once, and services are admitted by it."""
+
+from dataclasses import replace
+
+import pytest
+from test_races import service as cases_of
+from test_races import simulation
+from test_services import FOREVER, a_model
+
+from gridmill.codec import to_builtins
+from gridmill.control.usecases.service import Service as Cases
+from gridmill.domain.amounts import MIB
+from gridmill.domain.artifact import ArtifactKind, Output
+from gridmill.domain.job import JobKind
+from gridmill.domain.resource import Resource
+from gridmill.domain.service import ServiceState
+from gridmill.domain.service_size import CALIBRATION, Calibration, LoadPoint, ServicePlan
+from gridmill.domain.states import AttemptState, Cause, RunState
+from gridmill.errors import CapacityError, ConflictError, InputError
+from gridmill.machine_type import machine_type
+from gridmill.ports.store import Put
+from gridmill.testing.simulated_site import Behaviour
+from gridmill.testing.simulation import Simulation
+
+POINT = LoadPoint(
+    connections=1, rate_per_second=500.0, mean_seconds=0.002, p99_seconds=0.003, cpu_seconds=0.001
+)
+MEASURED = Calibration(
+    version="",
+    machine="",
+    points=(POINT, replace(POINT, connections=10, rate_per_second=1000.0, mean_seconds=0.01)),
+    replica_bytes=64 * MIB,
+    parent_bytes=32 * MIB,
+)
+SUCCEEDS = Behaviour(
+    seconds=5.0,
+    outputs=(Output(kind=ArtifactKind.FILES, uri="", details={CALIBRATION: to_builtins(MEASURED)}),),
+)
+FAILS = Behaviour(seconds=1.0, outcome=AttemptState.FAILED, cause=Cause.INPUT)
+"""One replica serves 700 of its 1000 requests/s, which need 1 CPU; its limit is 128 MiB."""
+
+
+def grid_of(calibration: Behaviour = SUCCEEDS) -> tuple[Simulation, Cases]:
+    grid = simulation(
+        lambda order: (
+            calibration if order.job.service and order.job.service.calibrates else Behaviour(seconds=FOREVER)
+        )
+    )
+    grid.store.commit([Put(noun=a_model(number), expected=0) for number in (1, 2)])
+    return grid, cases_of(grid)
+
+
+@pytest.fixture
+def both() -> tuple[Simulation, Cases]:
+    return grid_of()
+
+
+def planned(grid: Simulation, cases: Cases, model: str = "w/m@1", **terms: object) -> ServicePlan:
+    """The plan, after its calibration."""
+    first = cases.plan_service(model, **terms)  # type: ignore[arg-type]
+    if first.size is not None:
+        return first
+    assert grid.run_until(lambda: cases.run(first.run_id).run.state is RunState.SUCCEEDED, at_most_steps=2000)
+    return cases.plan_service(model, **terms)  # type: ignore[arg-type]
+
+
+def test_a_version_is_calibrated_once_for_a_type_of_machine_and_makes_no_version_of_its_own(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    first = cases.plan_service("w/m@1", rate=200.0)
+    assert (first.size, first.machine) == (None, machine_type())
+    assert cases.plan_service("w/m@1", rate=900.0).run_id == first.run_id
+    plan = planned(grid, cases, rate=200.0)
+    assert plan.size is not None
+    assert (plan.size.replicas, plan.size.cpus, plan.size.most_rate) == (1, 0.3, 700)
+    assert plan.size.memory_bytes == 304 * MIB
+    assert 0.002 < plan.size.p99_seconds < 0.02
+    assert plan.calibration == replace(
+        MEASURED, version="w/m@1", machine=machine_type(), created=plan.calibration.created
+    )
+    executions = len(grid.world.executions)
+    assert cases.plan_service("w/m@1", rate=5.0).size is not None
+    assert len(grid.world.executions) == executions == 1
+    assert grid.world.executions[0].order.given.cpus == 2
+    assert not [one for one in cases.artifacts().items if "calibration" in one.name]
+    assert cases.plan_service("w/m@2", rate=5.0).size is None
+
+
+def test_a_service_is_admitted_with_its_measured_cpus_and_memory_and_its_replicas_are_limited(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    with pytest.raises(ConflictError, match="w/m@1 is not calibrated on this type of machine"):
+        cases.start_service("rain", model="w/m@1", rate=900.0)
+    planned(grid, cases, rate=900.0)
+    view = cases.start_service("rain", model="w/m@1", rate=900.0)
+    assert view.service.replicas == 2
+    assert grid.run_until(lambda: cases.service("rain").state is ServiceState.RUNNING, at_most_steps=2000)
+    order = grid.world.executions[-1].order
+    assert (order.given.cpus, order.given.memory_bytes) == (1.3, 432 * MIB)
+    assert order.service is not None
+    assert (order.service.replicas, order.service.memory_bytes) == (2, 128 * MIB)
+    assert cases.start_service("rain", model="w/m@1", rate=900.0).service == cases.service("rain").service
+    with pytest.raises(ConflictError, match="already runs with another replicas and rate"):
+        cases.start_service("rain", model="w/m@1", rate=100.0)
+    # a stopped service starts again with its rate
+    cases.stop_service("rain")
+    assert grid.run_until(lambda: cases.service("rain").state is ServiceState.STOPPED, at_most_steps=2000)
+    assert cases.start_service("rain").service.rate == 900.0
+
+
+def test_services_share_a_resource_and_a_rate_that_does_not_fit_is_refused_with_the_rate_that_does(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    cases.configure_resource(
+        Resource(name="servers", type=JobKind.SERVICE, cpus=2.0, memory_bytes=2048 * MIB)
+    )
+    planned(grid, cases, rate=1.0, resource="servers")
+    for name in ("a", "b", "c"):
+        cases.start_service(name, model="w/m@1", rate=200.0, resource="servers")
+    for name in ("a", "b", "c"):
+        assert grid.run_until(
+            lambda name=name: cases.service(name).state is ServiceState.RUNNING, at_most_steps=2000
+        )
+    pods = {one.pod_id for one in grid.world.executions[-3:]}
+    assert len(pods) == 1
+    plan = cases.plan_service("w/m@1", rate=200.0, resource="servers")
+    assert plan.sharing == (
+        "4 services on servers: 1.2 CPUs and 1.2 GiB by measurement, in the same pods; saves 2.8 CPUs and "
+        "320 MiB compared with one CPU and 192 MiB for each replica",
+    )
+    with pytest.raises(
+        CapacityError, match=r"resource servers beside its other services cannot serve 2,000 requests/s of "
+    ) as refused:
+        cases.start_service("d", model="w/m@1", rate=2000.0, resource="servers")
+    words = refused.value.message
+    most = float(words.partition("it can serve ")[2].split()[0].replace(",", ""))
+    assert cases.plan_service("w/m@1", rate=most, resource="servers").size is not None
+    with pytest.raises(CapacityError):
+        cases.plan_service("w/m@1", rate=most + 1, resource="servers")
+
+
+def test_a_range_of_replicas_is_admitted_for_its_largest_number_and_passed_to_the_process(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    planned(grid, cases, rate=1.0)
+    cases.start_service("rain", model="w/m@1", replicas=3, least_replicas=0, rate=800.0)
+    assert grid.run_until(lambda: cases.service("rain").state is ServiceState.RUNNING, at_most_steps=2000)
+    order = grid.world.executions[-1].order
+    assert (order.given.cpus, order.given.memory_bytes) == (3, 560 * MIB)
+    assert order.service is not None
+    assert order.service.scaling is not None
+    assert (order.service.scaling.least, order.service.scaling.most, order.service.replicas) == (0, 3, 2)
+    assert order.service.scaling.rate_per_replica == 700
+    with pytest.raises(CapacityError, match="service rain has no room for 5 replicas"):
+        cases.update_service("rain", replicas=5, least_replicas=1)
+    assert cases.update_service("rain", replicas=2, least_replicas=1).service.scaling is not None
+    assert grid.run_until(lambda: cases.service("rain").service.is_in_effect, at_most_steps=2000)
+    assert cases.update_service("rain", replicas=2).service.scaling is None
+    with pytest.raises(CapacityError, match="1 replica of w/m@1 can serve 700 requests/s, not 900"):
+        cases.plan_service("w/m@1", replicas=1, least_replicas=0, rate=900.0)
+
+
+def test_a_new_version_without_a_calibration_has_no_memory_limit(both: tuple[Simulation, Cases]) -> None:
+    grid, cases = both
+    planned(grid, cases, rate=1.0)
+    cases.start_service("rain", model="w/m@1", rate=100.0)
+    assert grid.run_until(lambda: cases.service("rain").state is ServiceState.RUNNING, at_most_steps=2000)
+    attempt = grid.world.executions[-1].order.attempt_id
+    assert grid.world.orders[attempt].memory_bytes == 128 * MIB
+    cases.update_service("rain", model="w/m@2")
+    assert grid.run_until(lambda: cases.service("rain").service.is_in_effect, at_most_steps=2000)
+    assert grid.world.orders[attempt].memory_bytes is None
+
+
+def test_a_calibration_that_fails_is_not_repeated_by_itself_and_says_why() -> None:
+    grid, cases = grid_of(FAILS)
+    run_id = cases.plan_service("w/m@1", rate=1.0).run_id
+    assert grid.run_until(lambda: cases.run(run_id).run.state is RunState.FAILED, at_most_steps=2000)
+    assert len(grid.world.executions) == 1
+    again = cases.plan_service("w/m@1", rate=1.0)
+    assert again.run_id != run_id
+
+
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        ({"rate": -1.0}, "at least 0"),
+        ({"replicas": 65}, "from 1 to 64"),
+        ({"replicas": 2, "least_replicas": 3}, r"3\.\.2"),
+        ({"least_replicas": 0}, r"0\.\.0"),
+    ],
+)
+def test_impossible_terms_are_refused(
+    both: tuple[Simulation, Cases], terms: dict[str, float], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        both[1].plan_service("w/m@1", **terms)  # type: ignore[arg-type]
