@@ -207,3 +207,39 @@ def run(
                     one.keyed.close()
 
     asyncio.run(inner())
+
+
+CODE = """
+import os, sys, time
+import numpy as np
+
+LEAKED = []
+
+def predict(folder, inputs):
+    for temp, wind in inputs:
+        if temp == -1: raise ValueError("the secret of a traceback")
+        if temp == -2: os._exit(3)
+        if temp == -3: time.sleep(3600)
+        if temp == -4: LEAKED.append(np.ones(4_000_000))
+        if temp == -5: sys.exit(4)
+        if temp == -6: return np.zeros(99)
+    return inputs[:, 0] + 10 * inputs[:, 1]
+"""
+
+
+def code_model(folder: Path, *, environment: str = "") -> Path:
+    """Write a model whose own code computes temp + 10 · wind speed, and fails in different ways if temp is
+    negative. Return its folder."""
+    (folder / "code").mkdir(parents=True)
+    (folder / "code/own.py").write_text(CODE)
+    card = ModelCard(
+        kind=ModelKind.CUSTOM,
+        objective=Objective.REGRESSION,
+        labels=("ahead",),
+        encodings=tuple(Encoding(column=name, type="double") for name in FIELDS[:2]),
+        predict="code/own.py:predict",
+        environment=environment,
+        spread=(1.0,),
+    )
+    save_model(folder, card, None)
+    return folder

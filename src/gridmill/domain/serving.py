@@ -16,6 +16,9 @@ from gridmill.domain.service_features import ViewReport
 
 ORDER_FILE = "service.json"
 REPORT_FILE = "report.json"
+HOME_VARIABLE = "GRIDMILL_POD_HOME"
+"""The environment variable of the processes of a service with the home in which Python environments are
+built."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +30,15 @@ class ServedVersion:
     weight 0 answers only requests that name it.
 
     `features` is the absolute path of the folder with the definition of the contextual features of the
-    version, which replicas compute from a view. It is empty if requests send all features.
+    version, which replicas compute from a view. It is empty if requests send all features. With `trust`, the
+    replicas may run the code of the version.
     """
 
     label: str
     folder: str
     weight: float = 1.0
     features: str = ""
+    trust: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from gridmill.codec import decode
 from gridmill.domain.gang import RANK_VARIABLES
 from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome
+from gridmill.domain.serving import HOME_VARIABLE
 from gridmill.errors import GridmillError, InputError
 from gridmill.jobs.main import failed_outcome, write_outcome
 from gridmill.plugins import MODEL_PREIMPORTS
@@ -242,7 +243,9 @@ class ProcessStarter:
         def served() -> NoReturn:
             work = f"{launch.folder}/work"
             os.chdir(work)
-            os.execve(sys.executable, [sys.executable, "-P", "-m", "gridmill.serving", work], os.environ)
+            # the environments of models with code are built beside those of other jobs
+            own = {**os.environ, HOME_VARIABLE: str(self._folder.home)}
+            os.execve(sys.executable, [sys.executable, "-P", "-m", "gridmill.serving", work], own)
 
         if order.job.kind == JobKind.COMMAND:
             return lambda: become_command(launch, self._folder.home)

@@ -103,7 +103,7 @@ class Replica:
             max_wait_seconds=order.max_wait_seconds,
             timeout_seconds=order.timeout_seconds,
         )
-        batcher = make_batcher(model.predict, limits, model.input_shape)
+        batcher = make_batcher(model.predict, limits, model.input_shape, is_code=model.is_code)
         return HostedModel(service=order.name, model=model, batcher=batcher, keyed=keyed_of(model, limits))
 
     def _tick(self) -> None:
@@ -173,6 +173,7 @@ class Replica:
             await asyncio.sleep(_EXPIRE_SECONDS)
         for one in self._hosted:
             one.batcher.close()
+            one.model.close()
 
 
 def _config(app: Application) -> uvicorn.Config:
@@ -224,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         names = version_names(order.versions)
         models = [
-            load_version(version, name, order.threads)
+            load_version(version, name, order.threads, timeout_seconds=order.timeout_seconds)
             for version, name in zip(order.versions, names, strict=True)
         ]
         serving = _serve(order, given.folder, given.number, given.beats, models, listener)

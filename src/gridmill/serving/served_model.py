@@ -14,7 +14,7 @@ from gridmill.codec import encode
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.serving import ServedVersion, Verification
 from gridmill.domain.training import Objective
-from gridmill.errors import DataError, InputError
+from gridmill.errors import DataError
 from gridmill.jobs.classes import probability_columns
 from gridmill.jobs.features import Floats, is_number
 from gridmill.jobs.features import encode as encode_columns
@@ -22,6 +22,8 @@ from gridmill.jobs.golden_rows import GoldenRows, check_golden, load_golden
 from gridmill.jobs.intervals import quantile_columns, quantiles_of
 from gridmill.jobs.metrics import decide
 from gridmill.jobs.model_files import ModelCard, Predictor, check_probabilities, load_card, load_model
+from gridmill.jobs.subprocess_model import check_trust
+from gridmill.serving.code_model import CodeModel, python_of
 from gridmill.serving.fields import RowReader
 
 if TYPE_CHECKING:
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 
 AHEAD_SECONDS = 60.0
 """How far in the future the as-of time of a request may be, because clocks differ."""
+
+
+TIMEOUT_SECONDS = 10.0
+"""The default time of the code of a version for a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +59,16 @@ class ServedModel:
     def golden_row(self) -> Any:  # noqa: ANN401  an object, or a list of objects
         """Return the first golden row in the form of a request, or None if the version has none."""
         return _request_row(self.card, self.golden.groups()[0]) if self.golden else None
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the model predicts with its own code, in a process beside the replica."""
+        return isinstance(self.predictor, CodeModel)
+
+    def close(self) -> None:
+        """End the process of the model's code."""
+        if isinstance(self.predictor, CodeModel):
+            self.predictor.close()
 
     @property
     def card(self) -> ModelCard:
@@ -115,26 +131,32 @@ class ServedModel:
         )
 
 
-def load_version(version: ServedVersion, name: str, threads: int) -> ServedModel:
-    """Load a version, and compute its golden rows. Raises StorageError, DataError for files that are not a
-    model or compute other outputs, InputError for a model that needs its own code."""
+def load_version(
+    version: ServedVersion, name: str, threads: int, *, timeout_seconds: float = TIMEOUT_SECONDS
+) -> ServedModel:
+    """Load a version, and compute its golden rows. Code of the version has `timeout_seconds` for a batch.
+    Raises StorageError, DataError for files that are not a model or compute other outputs, InputError for
+    code that is not trusted, JobError for code that fails."""
     folder = Path(version.folder)
     card = load_card(folder)
-    if card.predict:
-        raise InputError(
-            f"{version.label} predicts with its own code, which services do not run",
-            hint="Convert the model to ONNX, or use a prediction job.",
-        )
+    check_trust(card, version.label, version.trust, "trust", how="start the service with `--trust`")
     model = ServedModel(
         label=version.label,
         version=name,
         weight=version.weight,
-        predictor=load_model(folder, threads),
+        predictor=_load_code(folder, card, threads, timeout_seconds)
+        if card.predict
+        else load_model(folder, threads),
         golden=load_golden(folder),
         features=_open_features(version),
     )
     _verify(model)
     return model
+
+
+def _load_code(folder: Path, card: ModelCard, threads: int, timeout_seconds: float) -> CodeModel:
+    python = python_of(folder, card)
+    return CodeModel(card, folder, python=python, threads=threads, timeout_seconds=timeout_seconds)
 
 
 def _open_features(version: ServedVersion) -> "OnlineFeatures | None":

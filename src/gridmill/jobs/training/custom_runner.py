@@ -4,15 +4,20 @@ and numpy.
 `custom_runner.py fit FILE:FUNCTION` calls the function once with the data of the training. `custom_runner.py
 predict DESCRIPTOR FOLDER FILE:FUNCTION` (or FILE, a pickled model) reads lines [INPUTS, OUTPUTS], which are
 paths of npy files in JSON. `custom_runner.py predict` answers each line with a line on the file descriptor
-DESCRIPTOR. The first line on this descriptor reports that the code is loaded.
+DESCRIPTOR. The first line on this descriptor reports that the code is loaded. `custom_runner.py serve` is
+the same for a service whose process has the id PARENT, the last argument: an exception of the code is
+answered by a line, and the runner goes on; the runner ends when the process PARENT ends.
 """
 
+import ctypes
 import importlib
 import importlib.util
 import json
 import os
 import pickle
+import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,6 +119,40 @@ def predict(descriptor: str, folder: str, target: str) -> None:
             replies.flush()
 
 
+def serve(descriptor: str, folder: str, target: str, parent: str) -> None:
+    """Answer the lines on standard input like `predict`. An exception of the code is printed, and its class
+    is answered, because other rows may be predicted without an error."""
+    end_with(int(parent))
+    np = numpy()
+    answer = function(target) if ":" in Path(target).name else pickled(Path(target))
+    with os.fdopen(int(descriptor), "w") as replies:
+        replies.write("loaded\n")
+        replies.flush()
+        for line in sys.stdin:
+            source, result = json.loads(line)
+            reply = "done"
+            try:
+                answers = np.asarray(answer(Path(folder), np.load(source)))
+                with open(result, "wb") as file:
+                    np.save(file, answers.astype(float), allow_pickle=False)
+            except Exception as error:  # noqa: BLE001  whatever the code of a user raises
+                traceback.print_exc()
+                reply = f"failed {type(error).__name__}"
+            replies.write(reply + "\n")
+            replies.flush()
+
+
+def end_with(parent: int) -> None:
+    """Make Linux kill this process when its parent process ends, because the code may not read the end of its
+    input."""
+    try:
+        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
+    except (OSError, AttributeError):
+        return
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
 def pickled(path: Path) -> Callable[..., Any]:
     """Return the prediction method of a pickled object, which is `predict_proba` (classes) or `predict`.
     Loading a pickled object can execute any code."""
@@ -129,4 +168,5 @@ def pickled(path: Path) -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
-    fit(*sys.argv[2:]) if sys.argv[1] == "fit" else predict(*sys.argv[2:])
+    modes: dict[str, Callable[..., None]] = {"fit": fit, "predict": predict, "serve": serve}
+    modes[sys.argv[1]](*sys.argv[2:])
