@@ -1,14 +1,20 @@
-"""A service of a model with its own code: its failures cost only the requests that cause them."""
+"""Code of a model in a service, whose failures cost only the requests that cause them, and the drift
+of requests."""
 
+import json
 import os
 import signal
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
-from tests.kit.served_models import code_model, row
+from gridmill.jobs.model_files import load_card
+from gridmill.jobs.training_statistics import save_statistics, statistics_of
+from tests.kit.served_models import FIELDS, code_model, linear_model, order_of, row
 from tests.kit.services import Load, Service, wait_for
 from tests.unit.serving.test_code_model import trusted
+from tests.unit.serving.test_drift_counter import predictions, rows
 
 pytestmark = pytest.mark.e2e
 
@@ -47,3 +53,24 @@ def test_code_that_fails_hangs_or_ends_is_replaced_and_other_requests_are_answer
         wait_for("the end of the code", lambda: not any(os.path.exists(f"/proc/{one}") for one in left))
         wait_for("a successor", lambda: service.ready_pids() - {replica})
         assert service.call("/predict", {"rows": [row(1, 2)]})[0] == 200
+
+
+def test_requests_that_differ_from_the_training_rows_are_reported_as_drift(tmp_path: Path) -> None:
+    model = linear_model(tmp_path / "m")
+    save_statistics(model, statistics_of(load_card(model), rows(1000), predictions(rows(1000))))
+    with Service(tmp_path / "s", order_of(model)) as service:
+
+        def drift_after(shift: float) -> tuple[str, ...]:
+            body = [dict(zip(FIELDS, (*one[:2], None), strict=True)) for one in (rows(400) + shift).tolist()]
+            text = json.loads(json.dumps(body).replace("NaN", "null"))
+            assert service.call("/predict", {"rows": text})[0] == 200
+            return service.report().drift[0].drifting
+
+        wait_for("a drift", lambda: "temp" in drift_after(5.0))
+        metrics = requests_text(service.report().port, "/metrics")
+        assert 'gridmill_drift_psi{version="weather/linear@1",feature="temp"}' in metrics
+
+
+def requests_text(port: int, path: str) -> str:
+    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        return answer.read().decode()

@@ -44,6 +44,7 @@ from gridmill.cli.service_options import (
     QueueLimit,
     RequireKeys,
     Timeout,
+    Trust,
     service_settings,
 )
 from gridmill.cli.services import (
@@ -265,6 +266,7 @@ def start(
     timeout: Timeout = None,
     queue_limit: QueueLimit = None,
     max_body: MaxBody = None,
+    trust: Trust = None,
     wait: WaitForService = True,
     json: Json = False,
 ) -> None:
@@ -291,6 +293,7 @@ def start(
         timeout=timeout,
         queue_limit=queue_limit,
         max_body=max_body,
+        trust=trust,
     )
     if noun == Startable.SERVICE:
         most, least = read_replicas(replicas)

@@ -116,6 +116,14 @@ QueueLimit = Annotated[
     int | None,
     typer.Option(min=0, metavar="N", help=f"{_SERVICE}most waiting requests of a replica. Default: 256."),
 ]
+Trust = Annotated[
+    bool | None,
+    typer.Option(
+        "--trust/--no-trust",
+        help=f"{_SERVICE}run the code of a version that predicts with its own code.",
+        show_default=False,
+    ),
+]
 MaxBody = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help=f"{_SERVICE}largest body of a request. Default: 16MiB."),
@@ -138,6 +146,7 @@ def service_settings(
     timeout: str | None,
     queue_limit: int | None,
     max_body: str | None,
+    trust: bool | None,
 ) -> ServiceSettings:
     """Return the settings that the options of a command give. Raises InputError."""
     return ServiceSettings(
@@ -155,6 +164,7 @@ def service_settings(
         timeout_seconds=None if timeout is None else parse_seconds(timeout),
         queue_limit=queue_limit,
         max_body_bytes=None if max_body is None else parse_bytes(max_body),
+        trust=trust,
     )
 
 

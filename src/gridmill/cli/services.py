@@ -28,6 +28,7 @@ from gridmill.cli.service_options import (
     QueueLimit,
     RequireKeys,
     Timeout,
+    Trust,
     Weight,
     service_settings,
     settings_facts,
@@ -234,6 +235,7 @@ def update(
     timeout: Timeout = None,
     queue_limit: QueueLimit = None,
     max_body: MaxBody = None,
+    trust: Trust = None,
     expected: Annotated[
         int | None,
         typer.Option(
@@ -268,6 +270,7 @@ def update(
         timeout=timeout,
         queue_limit=queue_limit,
         max_body=max_body,
+        trust=trust,
     )
     changes = (model, port, canary)
     if not any(changes) and not replicas and weight is None and settings == NO_SETTINGS:
@@ -416,6 +419,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("resource", service.resource),
         ("site", service.site if service.route is not None else ""),
         ("project", service.project if service.project != DEFAULT else ""),
+        *(("drift", one.text) for one in (report.drift if report is not None and view.since else ())),
         ("since", moment(view.since)),
         ("changed", moment(service.changed)),
         ("ended", moment(service.ended)),

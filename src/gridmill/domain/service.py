@@ -28,6 +28,7 @@ from gridmill.domain.serving import (
 from gridmill.domain.serving import ServiceState as ProcessState
 from gridmill.domain.site import LOCAL
 from gridmill.domain.states import JobState, RunState
+from gridmill.errors import InputError
 
 JOB = "serve"
 """The name of the job in the run of a service that runs its replicas."""
@@ -345,6 +346,16 @@ def ready_replicas(report: ServiceReport | None) -> int:
     """Return the number of replicas that are ready."""
     replicas = report.replicas if report is not None else ()
     return sum(replica.state is ReplicaState.READY for replica in replicas)
+
+
+def check_trusted(version: Artifact, settings: ServiceSettings) -> None:
+    """Raise InputError if a version predicts with its own code, and the settings do not allow this code."""
+    if version.output.details.get("predict") and not settings.trust:
+        raise InputError(
+            f"{version.id} predicts with its own code, which can execute anything on the machine",
+            hint="If you trust the author of the model, add --trust. ONNX models need no trust.",
+            place="trust",
+        )
 
 
 def why_not_served(version: Artifact, current: Artifact | None) -> str:

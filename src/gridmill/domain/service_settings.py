@@ -37,6 +37,8 @@ class ServiceSettings:
     (default: 0) for further requests. In each replica, at most `queue_limit` requests (default: 256) wait
     while a batch is computed. A request that is not answered within `timeout_seconds` (default: 10) fails. A
     body has at most `max_body_bytes` bytes (default: 16 MiB).
+
+    With `trust`, the service may run the code of a version that predicts with its own code.
     """
 
     host: str | None = None
@@ -53,6 +55,7 @@ class ServiceSettings:
     timeout_seconds: float | None = None
     queue_limit: int | None = None
     max_body_bytes: int | None = None
+    trust: bool | None = None
 
     @property
     def listening_host(self) -> str:
@@ -157,6 +160,7 @@ def with_settings(order: ServiceOrder, settings: ServiceSettings, log_folder: st
         key_file=settings.key_file or "",
         cors_origins=settings.cors_origins or (),
         request_log=_request_log(settings, log_folder),
+        versions=tuple(replace(one, trust=bool(settings.trust)) for one in order.versions),
         **limits,
     )
 

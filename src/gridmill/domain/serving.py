@@ -11,11 +11,15 @@ from dataclasses import field
 from enum import StrEnum
 
 from gridmill.domain.amounts import MIB
+from gridmill.domain.drift import VersionDrift
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.service_features import ViewReport
 
 ORDER_FILE = "service.json"
 REPORT_FILE = "report.json"
+BUILDER_VARIABLE = "GRIDMILL_ENVIRONMENT_BUILDER"
+"""The environment variable of the processes of a service with the name of the module that builds the Python
+environment of a version."""
 HOME_VARIABLE = "GRIDMILL_POD_HOME"
 """The environment variable of the processes of a service with the home in which Python environments are
 built."""
@@ -236,7 +240,8 @@ class ServiceReport:
     reason why the newest order is not in effect.
 
     `wanted` is the number of replicas that the parent process wants to be ready. If it changed this number by
-    itself, `scaled_at` is the Unix time of the last change, and `scale_reason` is the reason.
+    itself, `scaled_at` is the Unix time of the last change, and `scale_reason` is the reason. `drift` has the
+    versions with training statistics.
     """
 
     name: str
@@ -258,3 +263,4 @@ class ServiceReport:
     wanted: int | None = None
     scaled_at: float | None = None
     scale_reason: str = ""
+    drift: tuple[VersionDrift, ...] = ()

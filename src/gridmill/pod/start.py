@@ -12,7 +12,7 @@ from gridmill.codec import decode
 from gridmill.domain.gang import RANK_VARIABLES
 from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome
-from gridmill.domain.serving import HOME_VARIABLE
+from gridmill.domain.serving import BUILDER_VARIABLE, HOME_VARIABLE
 from gridmill.errors import GridmillError, InputError
 from gridmill.jobs.main import failed_outcome, write_outcome
 from gridmill.plugins import MODEL_PREIMPORTS
@@ -40,6 +40,8 @@ from gridmill.pod.small_spares import Program, SmallSpare, SmallSpares, read_tro
 from gridmill.pod.zygote_client import ZygoteClient
 
 _OURS = "GRIDMILL_"
+BUILDER = "gridmill.pod.version_environment"
+"""The module that the processes of a service run to build the Python environment of a version."""
 TROUBLE = "not-executed"
 """The file of an attempt that contains the error number if the command of the attempt could not be
 executed."""
@@ -244,7 +246,7 @@ class ProcessStarter:
             work = f"{launch.folder}/work"
             os.chdir(work)
             # the environments of models with code are built beside those of other jobs
-            own = {**os.environ, HOME_VARIABLE: str(self._folder.home)}
+            own = {**os.environ, HOME_VARIABLE: str(self._folder.home), BUILDER_VARIABLE: BUILDER}
             os.execve(sys.executable, [sys.executable, "-P", "-m", "gridmill.serving", work], own)
 
         if order.job.kind == JobKind.COMMAND:

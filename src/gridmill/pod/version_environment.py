@@ -1,5 +1,5 @@
 """`python -m gridmill.pod.version_environment FOLDER` builds the Python environment of the model in FOLDER,
-and prints the path of its interpreter as JSON.
+whose requirements are on standard input, and prints the path of its interpreter as JSON.
 
 A service runs this program when it loads a version with code of its own. The environment is the one in which
 the version was trained, so that it often exists already.
@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 from gridmill.domain.serving import HOME_VARIABLE
 from gridmill.errors import GridmillError
 from gridmill.jobs.context import CODE
-from gridmill.jobs.model_files import load_card
 from gridmill.pod.launch import EVENTS_FD
 from gridmill.pod.python_environments import Requirements, ready_environment
 from gridmill.settings import read_settings
@@ -34,14 +33,14 @@ def requirements_of_version(folder: Path, text: str, work: Path) -> Requirements
     return Requirements(file=file, text=text, bundle=str(folder))
 
 
-def main(folder: Path) -> int:
-    """Build the environment. Returns the exit code."""
+def main(folder: Path, text: str) -> int:
+    """Build the environment for the requirements `text` of the model. Returns the exit code."""
     # the reports of the build, which are JSON lines, have no reader here
     os.dup2(os.open(os.devnull, os.O_WRONLY), EVENTS_FD)
     home = Path(os.environ.get(HOME_VARIABLE) or read_settings().home)
     try:
         with TemporaryDirectory(prefix="gridmill-requirements-") as work:
-            wanted = requirements_of_version(folder, load_card(folder).environment, Path(work))
+            wanted = requirements_of_version(folder, text, Path(work))
             python = ready_environment(home, wanted) / "bin" / "python"
     except GridmillError as error:
         print(json.dumps({"error": error.message, "hint": error.hint}))
@@ -51,4 +50,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), sys.stdin.read()))

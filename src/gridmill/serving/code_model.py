@@ -19,6 +19,7 @@ from tempfile import TemporaryFile
 import numpy as np
 
 from gridmill.domain.amounts import MIB
+from gridmill.domain.serving import BUILDER_VARIABLE
 from gridmill.errors import DataError, InputError, JobError
 from gridmill.jobs.features import Floats
 from gridmill.jobs.model_files import ModelCard, shaped
@@ -243,8 +244,11 @@ def python_of(folder: Path, card: ModelCard) -> str:
     InputError if it cannot be built."""
     if not card.environment:
         return sys.executable
-    command = [sys.executable, "-P", "-m", "gridmill.pod.version_environment", str(folder)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    builder = os.environ.get(BUILDER_VARIABLE)
+    if not builder:
+        raise InputError("the model needs its own Python environment, which only a pod can build")
+    command = [sys.executable, "-P", "-m", builder, str(folder)]
+    done = subprocess.run(command, input=card.environment, stdout=subprocess.PIPE, text=True, check=False)
     try:
         answer = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):

@@ -8,6 +8,7 @@ from itertools import accumulate
 from gridmill.domain.frozen import dataclass
 from gridmill.jobs.features import Floats
 from gridmill.serving.batching import Batcher
+from gridmill.serving.drift_counter import DriftCounter
 from gridmill.serving.errors import UnknownPathError
 from gridmill.serving.keyed_features import KeyedFeatures
 from gridmill.serving.served_model import ServedModel
@@ -17,18 +18,23 @@ from gridmill.serving.served_model import ServedModel
 class HostedModel:
     """A loaded version with its batcher. `service` is the name of the service, which is also the name of the
     model in the Open Inference Protocol. `keyed` computes the contextual features of requests; it is None if
-    requests send all features."""
+    requests send all features. `drift` counts rows in the bins of the training statistics; it is None if the
+    version has none."""
 
     service: str
     model: ServedModel
     batcher: Batcher
     keyed: KeyedFeatures | None = None
+    drift: DriftCounter | None = None
 
     async def predict(self, inputs: Floats) -> Floats:
         """Return the output of the model. Raises RequestError."""
         if not len(inputs):
             return self.model.no_rows
-        return await self.batcher.predict(inputs)
+        predicted = await self.batcher.predict(inputs)
+        if self.drift is not None:
+            self.drift.add(inputs, predicted)
+        return predicted
 
 
 class Versions:

@@ -30,6 +30,8 @@ _HELP = {
     "gridmill_memory_bytes": ("gauge", "Resident memory of a replica."),
     "gridmill_replicas_wanted": ("gauge", "Replicas that the service wants to be ready."),
     "gridmill_replicas_ready": ("gauge", "Replicas that are ready."),
+    "gridmill_drift_psi": ("gauge", "Population stability index of a feature or of the prediction."),
+    "gridmill_drift_rows": ("gauge", "Rows from which the population stability indexes are computed."),
     "gridmill_scale_changes_total": ("counter", "Changes of the number of replicas by rate and latency."),
 }
 _COMPUTED = ("infer", "predict")
@@ -83,15 +85,15 @@ class Metrics:
         for key, value in self.counts.items():
             total[key] += value
         for (version, kind, status), number in self._requests.items():
-            labels = f'version="{_escaped(version)}",kind="{kind}",status="{status}"'
+            labels = f'version="{escaped(version)}",kind="{kind}",status="{status}"'
             total[f"gridmill_requests_total{{{labels}}}"] += number
         for (version, place), number in self._durations.items():
             for label in _LABELS[place:]:
-                labels = f'version="{_escaped(version)}",le="{label}"'
+                labels = f'version="{escaped(version)}",le="{label}"'
                 total[f"gridmill_request_seconds_bucket{{{labels}}}"] += number
-            total[f'gridmill_request_seconds_count{{version="{_escaped(version)}"}}'] += number
+            total[f'gridmill_request_seconds_count{{version="{escaped(version)}"}}'] += number
         for version, seconds in self._seconds.items():
-            total[f'gridmill_request_seconds_sum{{version="{_escaped(version)}"}}'] += seconds
+            total[f'gridmill_request_seconds_sum{{version="{escaped(version)}"}}'] += seconds
         return {**total, **self._gauges}
 
     def save(self) -> None:
@@ -138,5 +140,6 @@ def _by_bound(key: str) -> tuple[str, float]:
     return (before, float(rest.partition('"')[0])) if found else (key, 0.0)
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
+    """Return a text as the value of a label in the text format of Prometheus."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -17,6 +17,7 @@ from pathlib import Path
 from gridmill.domain.serving import ReplicaReport, ReplicaState, ServiceOrder, ServiceReport, ServiceState
 from gridmill.errors import InputError, UnavailableError, explained
 from gridmill.http.server import listen_at, listen_at_path
+from gridmill.serving.drift_monitor import DriftMonitor
 from gridmill.serving.replica_plan import (
     Drain,
     Kill,
@@ -65,6 +66,7 @@ class Parent:
         self._replicas: dict[int, ReplicaProcess] = {}
         self._restarts: dict[int, int] = {}
         self._failed: dict[int, tuple[str, float]] = {}
+        self._drift = DriftMonitor(self._folder, self._earlier.drift if self._earlier is not None else ())
         self._failures, self._failed_at = 0, 0.0
         self._start_at = 0.0
         self._problem = ""
@@ -126,6 +128,7 @@ class Parent:
                 case Kill(number=number, reason=reason):
                     _LOG.error("replica %d is killed: %s", number, reason)
                     self._replicas[number].kill(reason)
+        self._drift.look(now, self._target)
         self._settle()
         self._await_connection()
         self._write(self._state())
@@ -293,6 +296,7 @@ class Parent:
             problem=self._problem or self._views.problem(self._target),
             last_failure=self._last_failure,
             last_failure_at=self._last_failure_at,
+            drift=self._drift.drift,
             wanted=self._scaler.wanted,
             scaled_at=self._scaler.scaled_at,
             scale_reason=self._scaler.reason,

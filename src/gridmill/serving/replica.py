@@ -33,6 +33,7 @@ from gridmill.process_memory import share_memory_areas
 from gridmill.serving.api_keys import ApiKeys
 from gridmill.serving.app import Application
 from gridmill.serving.batching import BatchLimits, make_batcher
+from gridmill.serving.drift_counter import DriftFile, drift_counter
 from gridmill.serving.hosting import HostedModel, Versions
 from gridmill.serving.keyed_features import keyed_of
 from gridmill.serving.metrics import Metrics
@@ -59,6 +60,7 @@ class Replica:
         self._order, self._folder, self._number, self._beats = order, folder, number, beats
         self._stop = asyncio.Event()
         self._metrics = Metrics(folder, number)
+        self._drift = DriftFile(folder, number)
         self._log = RequestLogWriter(order.request_log, order.name, number) if order.request_log else None
         keys = api_keys_file(folder, order)
         self._keys = ApiKeys(keys) if keys is not None else None
@@ -104,7 +106,13 @@ class Replica:
             timeout_seconds=order.timeout_seconds,
         )
         batcher = make_batcher(model.predict, limits, model.input_shape, is_code=model.is_code)
-        return HostedModel(service=order.name, model=model, batcher=batcher, keyed=keyed_of(model, limits))
+        return HostedModel(
+            service=order.name,
+            model=model,
+            batcher=batcher,
+            keyed=keyed_of(model, limits),
+            drift=drift_counter(model),
+        )
 
     def _tick(self) -> None:
         """Write a sign of life and the counts, and update what can change between requests."""
@@ -138,6 +146,7 @@ class Replica:
             self._log.flush()
             metrics.counts["gridmill_log_lines_lost_total"] = self._log.lost
         metrics.save()
+        self._drift.save({one.model.label: one.drift for one in self._hosted if one.drift is not None})
 
     def _beat(self, content: dict[str, Any]) -> None:
         if not write_beat(self._beats, content):

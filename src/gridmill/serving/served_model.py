@@ -46,6 +46,7 @@ class ServedModel:
     label: str
     version: str
     weight: float
+    folder: Path
     predictor: Predictor
     golden: GoldenRows | None = None
     features: "OnlineFeatures | None" = None
@@ -142,6 +143,7 @@ def load_version(
     check_trust(card, version.label, version.trust, "trust", how="start the service with `--trust`")
     model = ServedModel(
         label=version.label,
+        folder=folder,
         version=name,
         weight=version.weight,
         predictor=_load_code(folder, card, threads, timeout_seconds)

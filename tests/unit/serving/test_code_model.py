@@ -109,6 +109,7 @@ def test_a_client_gets_the_failure_without_a_traceback_and_others_get_prediction
 
 def test_an_environment_that_cannot_be_built_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("GRIDMILL_POD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("GRIDMILL_ENVIRONMENT_BUILDER", "gridmill.pod.version_environment")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     wrong = code_model(tmp_path / "m", environment="no-such-package-of-ours==1.0\n")
     with pytest.raises(InputError, match=r"(?s)the environment of the model: .*no-such-package-of-ours"):

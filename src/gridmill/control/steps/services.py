@@ -10,6 +10,7 @@ from gridmill.control.state import Channels
 from gridmill.control.steps.gangs import send_to_pod
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.domain.artifact import Artifact
+from gridmill.domain.drift import changes
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
 from gridmill.domain.pod_protocol import (
@@ -38,6 +39,8 @@ from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, NotFoundError
 from gridmill.ports.storage import Storage
 
+ENVIRONMENT_SECONDS = 1800.0
+"""The time in which a replica builds the Python environment of a version and becomes ready."""
 SERVICE_EVENT = "service"
 """The type of the events of services."""
 
@@ -66,7 +69,11 @@ def order_for_process(catalog: Catalog, storage: Storage, service: Service) -> S
     log_folder = str(below(storage.location, request_log_uri(service.name)))
     canary = fetch_artifact(catalog, service.canary) if service.canary else None
     canary_folder = str(below(storage.location, canary.output.uri)) if canary is not None else ""
-    return order_of(service, str(below(storage.location, model.output.uri)), log_folder, canary_folder)
+    order = order_of(service, str(below(storage.location, model.output.uri)), log_folder, canary_folder)
+    has_environment = any(
+        one is not None and one.output.details.get("environment") for one in (model, canary)
+    )
+    return replace(order, start_seconds=ENVIRONMENT_SECONDS) if has_environment else order
 
 
 def can_run_services(channels: Channels, pod_id: str) -> bool:
@@ -136,6 +143,8 @@ def note_report(transaction: Transaction, job_run: JobRun | None, event: PodEven
         route = replace(service.route, report=report, reported_by=event.attempt_id)
         transaction.put(replace(service, route=route, port=service.port or report.port))
         return
+    for change, one in changes(service.report.drift if service.report is not None else (), report.drift):
+        add_event(transaction, service, ServiceState.RUNNING, f"drift of {one.label} {change}: {one.text}")
     # the port of a service with a router is the port of the router
     port = service.port or (report.port if service.route is None else 0)
     noted = replace(service, report=report, reported_by=event.attempt_id, port=port)

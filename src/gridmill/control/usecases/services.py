@@ -21,6 +21,7 @@ from gridmill.domain.service import (
     ServiceState,
     ServiceView,
     alias_followed,
+    check_trusted,
     memory_needed,
     pipeline_of,
     ready_replicas,
@@ -81,6 +82,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         check_port(port)
         self._check_settings(name, settings)
         chosen = self._model_to_start(name, model)
+        check_trusted(chosen.version, self._settings_after(name, settings))
         with self._node.changing() as transaction:
             before = self._ledger.snapshot.services.get(name)
             wanted = Service(
@@ -129,10 +131,13 @@ class ServiceUseCases(ServiceSizeUseCases):
 
     def _check_settings(self, name: str, change: ServiceSettings) -> None:
         """Raise InputError if the service cannot have its settings after the change."""
-        before = self._ledger.read(Service, name)
-        after = merged(before.settings if before is not None else NO_SETTINGS, change)
+        after = self._settings_after(name, change)
         check_settings(after)
         check_certificate(after)
+
+    def _settings_after(self, name: str, change: ServiceSettings) -> ServiceSettings:
+        before = self._ledger.read(Service, name)
+        return merged(before.settings if before is not None else NO_SETTINGS, change)
 
     def update_service(
         self,
@@ -171,6 +176,9 @@ class ServiceUseCases(ServiceSizeUseCases):
             after = self._updated(transaction, service, chosen, replicas, least_replicas)
             after = self._with_canary(after, second, weight_percent, transaction.now)
             after = self._reconfigured(after, port or service.port, settings, transaction.now)
+            for one in (chosen, second):
+                if one is not None:
+                    check_trusted(one.version, after.settings)
             if after.generation != service.generation and not service.is_in_effect:
                 raise not_in_effect(service)
             self._change(transaction, service, after)

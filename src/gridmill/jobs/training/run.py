@@ -44,6 +44,7 @@ from gridmill.jobs.training.cross_validation import Folds, plan_folds, predict_f
 from gridmill.jobs.training.data import SortedFrame, read_frame, row_order
 from gridmill.jobs.training.ensemble import encodings_of, measurable, read_members
 from gridmill.jobs.training.evaluate import (
+    Answers,
     answer,
     break_down,
     calibration_curve,
@@ -52,11 +53,13 @@ from gridmill.jobs.training.evaluate import (
     usual_labels,
 )
 from gridmill.jobs.training.explain import permutation_importance, residuals
+from gridmill.jobs.training.imported import import_model
 from gridmill.jobs.training.onnx_graph import with_metadata
 from gridmill.jobs.training.result import FittedModel
 from gridmill.jobs.training.stopping_rows import with_stopping_rows
 from gridmill.jobs.training.thresholds import check_decisions, decided, measure_intervals
 from gridmill.jobs.training_rows import Hashes, dataset_hashes, distinct, note_learned
+from gridmill.jobs.training_statistics import save_statistics, spread_rows, statistics_of
 
 if TYPE_CHECKING:
     from gridmill.jobs.training.mlflow import MlflowRun
@@ -115,6 +118,17 @@ def _save_golden(predictor: Predictor, frame: SortedFrame, spec: TrainingSpec, c
     save_golden(context.output, predictor, parts, order, frame.starts, frame.rows[split])
 
 
+def _save_statistics(card: ModelCard, frame: SortedFrame, answers: Answers, context: JobContext) -> None:
+    """Store the distributions of the training rows and of the predictions. The predictions are those of the
+    validation split if there are any, because a model predicts its training rows too well."""
+    predicted = answers.get("validation", answers.get("train"))
+    inputs = frame.inputs[frame.rows["train"]]
+    if predicted is None or not len(inputs):
+        return
+    sample, others = inputs[spread_rows(len(inputs))], predicted[spread_rows(len(predicted))]
+    save_statistics(context.output, statistics_of(card, sample, others))
+
+
 def _measured_on(hashes: Hashes, frame: SortedFrame, card: ModelCard, split: str) -> str:
     rows = frame.rows[split]
     if len(rows) == 0:
@@ -138,10 +152,7 @@ def run(context: JobContext) -> JobResult:
         raise InputError(f"job {context.order.job.name!r} is not a training")
     spec.check()
     if not spec.dataset:
-        # imported here, because most trainings do not need it
-        from gridmill.jobs.training import imported
-
-        return imported.import_model(context, spec)
+        return import_model(context, spec)
     # no process group for a script, because a script connects its ranks itself
     if context.order.job.gang < 2 or spec.model == ModelKind.CUSTOM:
         return _train(context, spec)
@@ -216,6 +227,7 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "MlflowRun | None" 
     card, measured_on = identify(card, frame, fit, spec, context)
     save_card(context.output, card)
     _save_golden(predictor, frame, spec, context)
+    _save_statistics(card, frame, answers, context)
     if held_out:
         save_held_out(context.output, held_out)
     for name, value in metrics.items():

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from test_training_stored import OPTIONS, joined, own_or_imported, trained
 
+from gridmill.domain.drift import STATISTICS_FILE
 from gridmill.errors import DataError
 from gridmill.jobs.apply_model import apply_model
 from gridmill.jobs.golden_rows import GOLDEN, MOST, GoldenRows, check_golden, load_golden
@@ -27,7 +28,7 @@ def test_each_kind_of_model_carries_rows_that_it_reproduces(tmp_path: Path, mode
     golden = golden_of(folder)
     assert len(golden) == MOST
     assert golden.outputs.shape == (MOST, classes or 1)
-    assert GOLDEN in artifact.output.details["files"]
+    assert {GOLDEN, STATISTICS_FILE} <= set(artifact.output.details["files"])
     assert check_golden(load_model(folder), golden) <= 1
     lengths = {table.num_rows for table in golden.groups()}
     assert lengths == ({1} if model != "lstm" else {5})

@@ -1,0 +1,69 @@
+"""Services of versions with their own code, and the events of drift, on a simulated grid."""
+
+import pytest
+from test_services import a_model, cases, grid, is_running, started, until
+from test_settings_of_services import order_now
+
+from gridmill.codec import to_builtins
+from gridmill.control.steps.services import ENVIRONMENT_SECONDS, note_report
+from gridmill.control.usecases.service import Service as Cases
+from gridmill.domain.drift import FeatureDrift, VersionDrift
+from gridmill.domain.frozen import replace
+from gridmill.domain.pod_protocol import EventType, PodEvent
+from gridmill.domain.run import JobRun
+from gridmill.domain.service import JOB
+from gridmill.domain.service_settings import ServiceSettings
+from gridmill.errors import InputError
+from gridmill.ports.store import Put
+from gridmill.testing.simulation import Simulation
+
+__all__ = ["cases", "grid"]
+TRUSTED = ServiceSettings(trust=True)
+
+
+def test_a_version_with_its_own_code_is_served_only_with_trust(grid: Simulation, cases: Cases) -> None:
+    code = [a_model(8, predict="code/m.py:predict"), a_model(9, predict="model.pkl", environment="numpy\n")]
+    grid.store.commit([Put(noun=one, expected=0) for one in code])
+    with pytest.raises(InputError, match="w/m@8 predicts with its own code") as caught:
+        cases.start_service("rain", model="w/m@8")
+    assert "--trust" in caught.value.hint
+    started(grid, cases)
+    assert [one.trust for one in order_now(grid).versions] == [False]
+    with pytest.raises(InputError, match="own code"):
+        cases.update_service("rain", model="w/m@8")
+    cases.update_service("rain", model="w/m@8", settings=TRUSTED)
+    until(grid, cases, is_running)
+    assert [one.trust for one in order_now(grid).versions] == [True]
+    usual = order_now(grid).start_seconds
+    cases.update_service("rain", model="w/m@9")
+    until(grid, cases, is_running)
+    assert order_now(grid).start_seconds == ENVIRONMENT_SECONDS > usual
+
+
+def test_a_drift_that_begins_or_ends_is_an_event_once(grid: Simulation, cases: Cases) -> None:
+    view = started(grid, cases)
+    assert view.service.report is not None
+    calm = VersionDrift(label="w/m@1", rows=900, features=(FeatureDrift(name="temp", psi=0.01),))
+    drifting = replace(calm, features=(FeatureDrift(name="temp", psi=0.4),), drifting=("temp",))
+    messages: list[str] = []
+    for drift in (calm, drifting, drifting, calm, calm):
+        report = to_builtins(replace(view.service.report, drift=(drift,)))
+        with cases._node.changing() as transaction:
+            job_run = transaction.get(JobRun, f"{view.service.run_id}/{JOB}")
+            event = PodEvent(
+                number=1,
+                attempt_id=view.service.reported_by,
+                token="",
+                type=EventType.REPORT,
+                time=0.0,
+                body={"report": report},
+            )
+            note_report(transaction, job_run, event)
+            messages += [str(one.body["message"]) for one in transaction.events]
+    assert messages == [
+        "drift of w/m@1 begins: yes: temp 0.40 (PSI of 900 rows; limit 0.25)",
+        "drift of w/m@1 ends: no: temp 0.01 (PSI of 900 rows; limit 0.25)",
+    ]
+    shown = cases.service("rain").service.report
+    assert shown is not None
+    assert shown.drift == (calm,)
