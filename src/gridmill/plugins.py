@@ -60,11 +60,13 @@ MACHINES: Mapping[str, str] = {
     "open": "gridmill.sites.farm.site:open_machine",
     "settings": "gridmill.sites.farm.site:machine_settings",
     "exports": "gridmill.sites.farm.site:open_exports",
+    "results": "gridmill.sites.farm.reaped_results:open_results",
 }
 """The functions with which a site uses the light server on one of its machines: `join` makes this home a
 tenant of the server, `open` returns the SitePort of the machine, `settings` returns the settings that the
-site may have for its machines, with their descriptions, and `exports` opens the buckets of the
-site: results that machines exported, and data in transfer."""
+site may have for its machines, with their descriptions, `exports` opens the buckets of the site (results that
+machines exported, and data in transfer), and `results` finds exported results without the records of a
+home."""
 WISHES: Mapping[str, str] = {
     "slurm": "gridmill.sites.slurm.settings:check_resource",
     "cluster": "gridmill.sites.farm.site:check_resource",

@@ -3,14 +3,18 @@ and the farm of the machine is a real controller."""
 
 import logging
 import os
-from collections.abc import Iterator
+import shutil
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from gridmill.domain.gang import Gang, GangMember
 from gridmill.domain.pod_protocol import Events, PodEvent
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import AttemptState
@@ -19,15 +23,18 @@ from gridmill.errors import DataError, UnavailableError
 from gridmill.farm.files import TenantFiles
 from gridmill.farm.join import invite
 from gridmill.farm.main import RunningFarm
-from gridmill.farm.result_export import ResultExporter, packed
+from gridmill.farm.result_export import ENDING, ResultExporter, packed
+from gridmill.sites.attempt_inputs import farm_checkpoint_uri
 from gridmill.sites.farm.client import member
 from gridmill.sites.farm.credentials import keeping
 from gridmill.sites.farm.join import become_tenant
-from gridmill.sites.farm.result_export import MachineExports, ResultExports, open_bucket
+from gridmill.sites.farm.reaped_results import open_results
+from gridmill.sites.farm.result_export import ExportTerms, MachineExports, ResultExports, open_bucket
 from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.transfer.bucket import BucketClient
 from gridmill.transfer.chunk_manifest import scan
 from gridmill.transfer.contents import read_contents
+from gridmill.transfer.errors import TransferRefusedError
 from tests.e2e.test_staging_bucket import credentials, server
 from tests.kit.farms import farm, open_folder
 from tests.kit.objectstore import make_bucket
@@ -41,6 +48,9 @@ FILES = {"model": os.urandom(9_000_000), "metrics/a.json": b"{}", "metrics/b.jso
 POD = "burst-1.0"
 CAP_SECONDS = 4 * 3600.0
 WANTED = order()
+
+
+Opener = Callable[[str, str, float], BucketClient]
 
 
 @dataclass
@@ -64,7 +74,8 @@ class Grid:
         self.client = member(keeping(folder, "far"))
         self.exports = self.opened()
         until = self.now + CAP_SECONDS + 3600.0
-        self.machine = MachineExports(self.exports, self.client, until, 900.0)
+        terms = ExportTerms(until=until, dead_man_seconds=900.0, owner="grid-1", lease="lease-3")
+        self.machine = MachineExports(self.exports, self.client, terms)
         notes = folder / "clusters/far/carried"
         self.data = HomeAttemptData(
             self.client, folder / "root", folder / "bundles", notes, exports=self.machine
@@ -75,12 +86,14 @@ class Grid:
         self.exporter = ResultExporter(
             running.farm.exports, lambda _: self.silent, lambda _: self.journals, folder
         )
-        self.bucket = BucketClient(f"s3://{bucket}", {"endpoint": endpoint})
+        self.ending = folder / ENDING
+        self.options = {"endpoint": endpoint}
+        self.bucket = BucketClient(f"s3://{bucket}", self.options)
 
-    def opened(self) -> ResultExports:
+    def opened(self, opener: Opener = open_bucket) -> ResultExports:
         """The exports, as a control node opens them."""
         folder = self.folder / "exports"
-        return ResultExports(self.site, "me", self.folder / "root", folder, open_bucket, lambda: self.now)
+        return ResultExports(self.site, "me", self.folder / "root", folder, opener, lambda: self.now)
 
     def starts(self) -> None:
         self.data.note(WANTED, POD)
@@ -176,6 +189,123 @@ def test_a_running_attempt_exports_nothing(grid: Grid) -> None:
     assert grid.leaves()
     assert grid.opened().collect(POD) == ()
     assert grid.objects() == []
+
+
+def test_a_machine_that_is_about_to_end_uploads_results_after_a_few_seconds(grid: Grid) -> None:
+    grid.starts()
+    grid.ends()
+    grid.silent = 15.0
+    assert grid.exporter.tick()
+    assert grid.objects() == []  # the home has time
+    grid.ending.write_text("the provider ends the machine")
+    grid.silent = 2.0
+    assert grid.exporter.tick()
+    assert grid.objects() == []  # the home is in contact, and takes the result
+    grid.silent = 15.0
+    assert grid.exporter.tick()
+    assert len(grid.opened().collect(POD)) == 1
+
+
+CHECKPOINT = "checkpoints/p/j"
+"""The folder of the checkpoints in the home."""
+
+
+def writes_checkpoint(grid: Grid, **files: bytes) -> None:
+    """The running attempt writes a checkpoint on the machine."""
+    folder = grid.there / farm_checkpoint_uri(order(checkpoint_uri=CHECKPOINT))
+    shutil.rmtree(folder, ignore_errors=True)
+    tree(folder, files)
+
+
+def starts_with_checkpoints(grid: Grid) -> None:
+    wanted = order(checkpoint_uri=CHECKPOINT)
+    grid.data.note(wanted, POD)
+    grid.data.upload_inputs(wanted)
+
+
+def test_a_machine_that_is_about_to_end_uploads_the_newest_checkpoint(grid: Grid) -> None:
+    starts_with_checkpoints(grid)
+    writes_checkpoint(grid, step=b"1", weights=os.urandom(9_000_000))
+    assert grid.leaves()
+    assert grid.objects() == [], "the job runs on"
+    grid.ending.write_text("the machine reaches its longest time")
+    assert grid.leaves()
+    assert grid.leaves()
+    first = grid.objects()
+    assert len(first) == 2, "each checkpoint is uploaded once"
+    writes_checkpoint(grid, step=b"2", weights=os.urandom(9_000_000))
+    assert grid.leaves()
+    assert grid.objects() > first, "the first one is still complete"
+    home = grid.folder / "root" / CHECKPOINT
+    assert grid.opened().collect(POD) == ()  # the attempt is lost, and the next one continues
+    assert contents(home)["step"] == b"2"
+    exports = grid.opened()
+    assert exports.collect(POD) == ()
+    exports.sweep()
+    assert grid.objects() == []
+
+
+def test_an_older_checkpoint_in_the_bucket_does_not_replace_a_newer_one_at_home(grid: Grid) -> None:
+    starts_with_checkpoints(grid)
+    writes_checkpoint(grid, step=b"1")
+    grid.ending.write_text("the provider ends the machine")
+    assert grid.leaves()
+    home = tree(grid.folder / "root" / CHECKPOINT, {"step": b"7"})
+    later = time.time() + 10.0
+    os.utime(home, (later, later))
+    assert grid.opened().collect(POD) == ()
+    assert contents(home) == {"step": b"7"}
+
+
+def test_a_damaged_checkpoint_is_replaced_by_the_one_before_it(grid: Grid) -> None:
+    starts_with_checkpoints(grid)
+    grid.ending.write_text("the provider ends the machine")
+    for step in (b"1", b"2"):
+        writes_checkpoint(grid, step=step)
+        assert grid.leaves()
+    [part] = [name for name in grid.objects() if "checkpoint-1" in name and not name.endswith("index")]
+    grid.bucket.put(part, b"?")
+    assert grid.opened().collect(POD) == ()
+    assert contents(grid.folder / "root" / CHECKPOINT) == {"step": b"1"}
+
+
+def test_each_rank_of_a_gang_reports_its_end(grid: Grid) -> None:
+    member = GangMember(rank=0, host="m", address="10.0.0.1", port=20000)
+    gang = Gang(id="p-1.j.1", rank=1, members=(member, replace(member, rank=1, port=20001)))
+    wanted = replace(WANTED, gang=gang)
+    grid.data.note(wanted, POD)
+    grid.data.upload_inputs(wanted)
+    grid.ends()
+    assert grid.leaves()
+    assert len(grid.objects()) == 1, "only rank 0 has files"
+    [event] = grid.opened().collect(POD)
+    assert outcome(Events(events=(event,))).state == AttemptState.SUCCEEDED
+
+
+def test_the_reaper_finds_the_objects_of_a_lease(grid: Grid) -> None:
+    grid.starts()
+    grid.ends()
+    assert grid.leaves()
+    found = open_results(f"s3://{grid.bucket.url.partition('://')[2]}/some/prefix", grid.options)
+    [one] = found.leftovers()
+    assert (one.kind, one.owner, one.lease) == ("results", "grid-1", "lease-3")
+    found.delete(one)
+    found.delete(one)
+    assert found.leftovers() == ()
+    assert grid.objects() == []
+
+
+def test_the_key_of_the_bucket_is_a_secret(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid.starts()
+    grid.ends()
+    assert grid.leaves()
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(TransferRefusedError, match="no credentials"):
+        grid.opened().collect(POD)
+    key = {"access_key_id": "test", "secret_access_key": "${secret:bucket-key}"}
+    opener = partial(open_bucket, credentials=key, resolve={"bucket-key": "T0PSECRET"}.__getitem__)
+    assert len(grid.opened(opener).collect(POD)) == 1
 
 
 def test_a_result_whose_upload_was_cut_is_made_again(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:

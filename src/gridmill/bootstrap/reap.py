@@ -4,12 +4,13 @@ node is needed."""
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.machine import Leftover, Machine, MachineState
 from gridmill.domain.machine_image import MachineImage
 from gridmill.domain.reaping import (
+    RESULTS,
     ReapItem,
     ReapOrder,
     ReapReport,
@@ -17,6 +18,7 @@ from gridmill.domain.reaping import (
     selected_images,
     selected_leftovers,
     selected_machines,
+    selected_results,
 )
 from gridmill.errors import (
     ConflictError,
@@ -35,6 +37,16 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 2.0, 20.0
 """The shortest and the longest time between two requests for the state of what ends."""
 
 
+class ResultObjects(Protocol):
+    """The results that machines exported to a bucket."""
+
+    def leftovers(self) -> tuple[Leftover, ...]:
+        """Return one leftover of kind `results` for each lease. Raises UnavailableError and InputError."""
+
+    def delete(self, leftover: Leftover) -> None:
+        """Delete the results of a lease. May be repeated. Raises UnavailableError and RefusedError."""
+
+
 class _SystemClock:
     def now(self) -> float:
         return time.time()
@@ -47,8 +59,12 @@ def reap(order: ReapOrder) -> ReapReport:
     """Open the account that the order names, and carry out the order. Raises NotFoundError, InputError,
     CredentialsError, UnavailableError."""
     cloud: CloudPort = find("clouds", order.kind)(order.settings, _no_secret)
+    options = {"endpoint": order.endpoint} if order.endpoint else {}
     try:
-        return Reaper(cloud=cloud, order=order, clock=_SystemClock(), pause=time.sleep).reap()
+        results = find("machines", "results")(order.bucket, options) if order.bucket else None
+        return Reaper(
+            cloud=cloud, order=order, clock=_SystemClock(), pause=time.sleep, results=results
+        ).reap()
     finally:
         cloud.close()
 
@@ -63,12 +79,14 @@ def _no_secret(name: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Reaper:
-    """One execution of an order. `pause` waits for a number of seconds."""
+    """One execution of an order. `pause` waits for a number of seconds. `results` are the results in the
+    bucket of the order."""
 
     cloud: CloudPort
     order: ReapOrder
     clock: Clock
     pause: Callable[[float], None]
+    results: ResultObjects | None = None
 
     def reap(self) -> ReapReport:
         """Carry out the order. Raises CredentialsError and UnavailableError if the provider does not list
@@ -81,19 +99,37 @@ class Reaper:
         targets, kept = selected_machines(machines, self.order, now)
         resources, kept_resources = selected_leftovers(leftovers, machines, self.order, now)
         unwanted, wanted = selected_images(images, self.order, now)
-        resources = (*resources, *map(_leftover, unwanted))
+        in_bucket, problem = self._in_bucket()
+        results, kept_results = selected_results(in_bucket, machines, self.order, now)
+        resources = (*resources, *map(_leftover, unwanted), *results)
+        kept_resources = (*kept_resources, *map(_leftover, wanted), *kept_results)
         problems = self._end(targets, resources, until) if self.order.end else {}
         prices = self._prices((*targets, *kept))
         items = [
             *(self._item(one, self._result(_key(one), problems), problems, prices) for one in targets),
             *(self._item(one, ReapResult.KEPT, {}, prices) for one in kept),
             *(_resource(one, self._result(_key(one), problems), problems) for one in resources),
-            *(_resource(one, ReapResult.KEPT, {}) for one in (*kept_resources, *map(_leftover, wanted))),
+            *(_resource(one, ReapResult.KEPT, {}) for one in kept_resources),
+            *((_unknown_bucket(self.order.bucket, problem),) if problem else ()),
         ]
         return ReapReport(kind=self.order.kind, ended=self.order.end, items=tuple(items))
 
     def _all_images(self) -> tuple[MachineImage, ...]:
         return self.cloud.images() if isinstance(self.cloud, ImageProvider) else ()
+
+    def _in_bucket(self) -> tuple[tuple[Leftover, ...], str]:
+        """Return the results in the bucket, or the reason why they are unknown. The bucket must not keep the
+        machines from ending."""
+        try:
+            return (() if self.results is None else self.results.leftovers()), ""
+        except GridmillError as error:
+            return (), error.message
+
+    def _delete_one(self, leftover: Leftover) -> None:
+        if leftover.kind == RESULTS and self.results is not None:
+            self.results.delete(leftover)
+        else:
+            self.cloud.delete(leftover)
 
     def _result(self, key: tuple[str, str], problems: Mapping[tuple[str, str], str]) -> ReapResult:
         if not self.order.end:
@@ -147,7 +183,7 @@ class Reaper:
     def _delete(self, left: dict[tuple[str, str], Leftover]) -> dict[tuple[str, str], str]:
         problems: dict[tuple[str, str], str] = {}
         for key, leftover in tuple(left.items()):
-            problem = _problem_of(partial(self.cloud.delete, leftover))
+            problem = _problem_of(partial(self._delete_one, leftover))
             if problem:
                 problems[key] = problem
             else:
@@ -218,6 +254,12 @@ def _leftover(image: MachineImage) -> Leftover:
         lease=image.build,
         owner=image.owner,
         created=image.created,
+    )
+
+
+def _unknown_bucket(url: str, problem: str) -> ReapItem:
+    return ReapItem(
+        kind=RESULTS, id=url, region="", owner="", lease="", result=ReapResult.REMAINS, problem=problem
     )
 
 

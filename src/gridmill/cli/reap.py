@@ -39,6 +39,23 @@ def reap(
     images: Annotated[
         bool, typer.Option("--images", help="Also images that were built. Default: they are kept.")
     ] = False,
+    bucket: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Also search this bucket for results of machines. Default: it is not searched.",
+            show_default=False,
+        ),
+    ] = "",
+    bucket_endpoint: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="Address of the bucket's server. Default: the cloud.", show_default=False
+        ),
+    ] = "",
+    results: Annotated[
+        bool, typer.Option("--results", help="Also results in the bucket. Default: they are kept.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="End what is found. Default: only list it.")] = False,
     wait: Annotated[
         str, typer.Option(metavar="TIME", help="How long to wait until the provider confirms the end.")
@@ -53,6 +70,10 @@ def reap(
     Images that `gridmill build image` has made are shown as kept. With --images, they are ended like other
     resources. The snapshots of an image are deleted together with it.
 
+    With --bucket, the command searches the bucket to which machines upload results while their control node
+    is away. Results are shown as kept, because the control node may still take them. With --results, the
+    results of leases whose machines have ended are deleted.
+
     Without --yes, nothing is changed, and the exit code is 1 if something was found. With --yes, the exit
     code is 1 if the provider has not confirmed the end of everything in time. The exit code is 8 if the
     provider does not answer or refuses the credentials.
@@ -63,6 +84,11 @@ def reap(
             f"`gridmill reap --yes` would end {what}",
             hint="Add `--owner GRID`, or `--all` if you mean all grids. Each grid numbers its leases from 1.",
         )
+    if (results or bucket_endpoint) and not bucket:
+        raise InputError(
+            "`--results` and `--bucket-endpoint` need the URL of a bucket",
+            hint="Add `--bucket s3://BUCKET/PREFIX`.",
+        )
     order = ReapOrder(
         kind=provider,
         settings=read_set(settings or ()),
@@ -71,6 +97,9 @@ def reap(
         older_than_seconds=parse_seconds(older_than) if older_than else None,
         end=yes,
         with_images=images,
+        bucket=bucket,
+        endpoint=bucket_endpoint,
+        with_results=results,
         wait_seconds=parse_seconds(wait),
     )
     report = host_of(context).reap(order)

@@ -231,13 +231,18 @@ class BucketObjects:
 class ResultExport:
     """The permission to export the result of an attempt. If the home of the attempt sends nothing for
     `after_seconds`, the farm uploads the events of the ended attempt and its output folder `uri` (empty:
-    without a folder). `urls` are signed URLs: each of them allows its owner to write one object. The last
-    one is for the index, which is written last. The URLs are secrets, and Gridmill never stores them."""
+    without a folder). If the machine is about to end, the farm uploads the folder `checkpoint_uri` of a
+    running attempt (empty: there are no checkpoints). `urls` are signed URLs for the result: each of them
+    allows its owner to write one object. The last one is for the index, which is written last.
+    `checkpoint_urls` has the same for checkpoints, several times, so that a complete checkpoint is never
+    overwritten by a part of the next one. The URLs are secrets, and Gridmill never stores them."""
 
     pod_id: str
     uri: str
     urls: tuple[str, ...] = field(repr=False)
     after_seconds: float = 120.0
+    checkpoint_uri: str = ""
+    checkpoint_urls: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +253,17 @@ class ExportedResult:
     attempt_id: str
     events: tuple[PodEvent, ...]
     manifest: Manifest | None
+    parts: tuple[tuple[ChunkSlice, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedCheckpoint:
+    """The index of an exported checkpoint: the manifest of its folder, and the chunks in each object.
+    `number` is larger than the numbers of all earlier checkpoints of the attempt."""
+
+    attempt_id: str
+    number: int
+    manifest: Manifest
     parts: tuple[tuple[ChunkSlice, ...], ...]
 
 

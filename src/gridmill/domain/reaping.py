@@ -9,6 +9,9 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.machine import Leftover, Machine, MachineState
 from gridmill.domain.machine_image import MachineImage
 
+RESULTS = "results"
+"""The kind of leftovers that are results in a bucket."""
+
 
 class ReapResult(StrEnum):
     """What happened to a machine or another resource."""
@@ -16,7 +19,7 @@ class ReapResult(StrEnum):
     FOUND = "found"
     """It exists, and it was only listed."""
     KEPT = "kept"
-    """It exists, and `--older-than` excludes it, or it is an image that is wanted."""
+    """It exists, and `--older-than` excludes it, or it is an image or a result that is wanted."""
     ENDED = "ended"
     """The provider has confirmed that it does not exist any more."""
     REMAINS = "remains"
@@ -27,8 +30,10 @@ class ReapResult(StrEnum):
 class ReapOrder:
     """What `gridmill reap` searches for and does. `kind` is the kind of the provider, and `settings` are the
     settings with which its account is opened. An empty `owner` or `lease` means all. Machines that are
-    younger than `older_than_seconds` are kept. Images that were built are kept, unless `with_images`. With
-    `end`, the command ends what it finds, and waits at most `wait_seconds` until the provider confirms it."""
+    younger than `older_than_seconds` are kept. Images that were built are kept, unless `with_images`.
+    `bucket` is the URL of the bucket to which machines export results (empty: it is not searched), and
+    `endpoint` the address of its server. Results are kept, unless `with_results`. With `end`, the command
+    ends what it finds, and waits at most `wait_seconds` until the provider confirms it."""
 
     kind: str
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -37,6 +42,9 @@ class ReapOrder:
     older_than_seconds: float | None = None
     end: bool = False
     with_images: bool = False
+    bucket: str = ""
+    endpoint: str = ""
+    with_results: bool = False
     wait_seconds: float = 300.0
 
 
@@ -137,6 +145,22 @@ def selected_images(
             continue
         is_old = _is_old(image.created, order, now)
         (found if order.with_images and is_old else kept).append(image)
+    return tuple(found), tuple(kept)
+
+
+def selected_results(
+    results: Iterable[Leftover], machines: Iterable[Machine], order: ReapOrder, now: float
+) -> tuple[tuple[Leftover, ...], tuple[Leftover, ...]]:
+    """Return the results in the bucket that the order deletes, and those that are kept. The results of a
+    lease are always kept while the provider lists a machine of the lease that has not ended."""
+    alive = {(one.owner, one.lease) for one in machines if one.state is not MachineState.ENDED}
+    found: list[Leftover] = []
+    kept: list[Leftover] = []
+    for one in results:
+        if not _matches(one, order):
+            continue
+        is_over = (one.owner, one.lease) not in alive and _is_old(one.created, order, now)
+        (found if order.with_results and is_over else kept).append(one)
     return tuple(found), tuple(kept)
 
 

@@ -5,6 +5,10 @@ The home gives the farm signed URLs when an attempt starts, and renews them whil
 are only in memory: after a restart of the farm, the home gives them again. The index of a result is uploaded
 after its parts, so that a result with an index is complete.
 
+A machine that is about to end (a notice of the provider, or its longest time) does not wait as long: results
+that the home has not taken, and the newest checkpoints of running attempts, are uploaded after a few seconds
+without a request of the home.
+
 The watcher of a rented machine lets a job run without contact to its home only if its result can be exported.
 Therefore the farm first writes an empty object with the first URL of each attempt. If the bucket takes it,
 the farm lists the attempt in the file `exportable`.
@@ -13,16 +17,17 @@ the farm lists the attempt in the file `exportable`.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import field
 from pathlib import Path
 from typing import Protocol
 
-from gridmill.codec import encode, from_builtins
+from gridmill.codec import encode, fingerprint, from_builtins
 from gridmill.domain.farm_protocol import (
     BucketObject,
     ChunkSlice,
+    ExportedCheckpoint,
     ExportedResult,
     Manifest,
     ResultExport,
@@ -30,7 +35,7 @@ from gridmill.domain.farm_protocol import (
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import AttemptOutcome, EventType, PodEvent
 from gridmill.domain.states import AttemptState
-from gridmill.errors import GridmillError, InputError, NotFoundError
+from gridmill.errors import GridmillError, InputError, NotFoundError, UnavailableError
 from gridmill.farm.deployment import check_id
 from gridmill.farm.files import TenantFiles
 from gridmill.transfer.paths import check_path, chunk_sizes
@@ -41,8 +46,12 @@ _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 15.0
 _TOUCH_SECONDS = 20.0
 _CLOSE_SECONDS = 5.0
-EXPORTABLE, EXPORTING = "exportable", "exporting"
-"""The files below `farm` in the farm's home that the watcher of a rented machine reads."""
+_ENDING_SECONDS = 10.0
+"""If the home sends nothing for this time, it does not take the results from a machine that is about to
+end."""
+EXPORTABLE, EXPORTING, ENDING = "exportable", "exporting", "ending"
+"""The files below `farm` in the farm's home that the watcher of a rented machine reads, and the file that it
+writes when the machine is about to end."""
 LEAST_PART_BYTES = 64 << 20
 MOST_PART_BYTES = 5 << 30
 """The largest object that one PUT request can make at S3 ("Amazon S3 quotas", 5 GiB)."""
@@ -106,17 +115,19 @@ def checked(grant: ExportGrant) -> ExportGrant:
     """Returns the permission. Raises InputError if an id, the path or the number of URLs is not valid."""
     check_id(grant.attempt_id)
     check_id(grant.export.pod_id)
-    if grant.export.uri:
-        check_path(grant.export.uri)
-    if not 1 < len(grant.export.urls) <= MOST_OBJECTS:
-        raise InputError(f"a result needs 2 to {MOST_OBJECTS} objects", place="urls")
+    for uri in filter(None, (grant.export.uri, grant.export.checkpoint_uri)):
+        check_path(uri)
+    for urls in (grant.export.urls, *grant.export.checkpoint_urls):
+        if not 1 < len(urls) <= MOST_OBJECTS:
+            raise InputError(f"a result needs 2 to {MOST_OBJECTS} objects", place="urls")
     return grant
 
 
-def due(grant: ExportGrant, silent_seconds: float) -> bool:
+def due(grant: ExportGrant, silent_seconds: float, *, is_ending: bool) -> bool:
     """Returns whether the result of an ended attempt is uploaded now, because its home has been silent for so
-    long."""
-    return silent_seconds >= grant.export.after_seconds
+    long. `is_ending` is whether the machine is about to end."""
+    after = min(grant.export.after_seconds, _ENDING_SECONDS) if is_ending else grant.export.after_seconds
+    return silent_seconds >= after
 
 
 def packed(manifest: Manifest | None, most_parts: int) -> tuple[tuple[ChunkSlice, ...], ...]:
@@ -159,13 +170,54 @@ def export(
     if wanted.uri and from_builtins(end.body["outcome"], AttemptOutcome).state == AttemptState.SUCCEEDED:
         with suppress(NotFoundError):  # a command may make no files
             manifest = files.scan(wanted.uri)
-    *urls, index = wanted.urls
+    parts = _put_parts(files, manifest, wanted.urls[:-1])
+    result = ExportedResult(attempt_id=grant.attempt_id, events=events, manifest=manifest, parts=parts)
+    files.put_object(wanted.urls[-1], encode(result))
+    return True
+
+
+class CheckpointExports:
+    """Uploads the checkpoints of running attempts, each of them once."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._uploaded: dict[tuple[str, str], str] = {}
+        """The fingerprint of the last uploaded checkpoint of each attempt."""
+        self._count = 0
+
+    def export(self, files: TenantFiles, grant: ExportGrant) -> bool:
+        """Uploads the checkpoints of the attempt if they have changed since the last upload. Returns whether
+        they were uploaded. Raises as `export`. A folder that is being written is uploaded later."""
+        wanted, key = grant.export, (grant.tenant, grant.attempt_id)
+        if not (wanted.checkpoint_uri and wanted.checkpoint_urls):
+            return False
+        try:
+            manifest = files.scan(wanted.checkpoint_uri)
+            is_steady = manifest == files.scan(wanted.checkpoint_uri)
+        except NotFoundError:
+            return False
+        mark = fingerprint(manifest)
+        if not manifest.files or mark == self._uploaded.get(key):
+            return False
+        if not is_steady:
+            raise UnavailableError("the checkpoint is being written", place=wanted.checkpoint_uri)
+        urls = wanted.checkpoint_urls[self._count % len(wanted.checkpoint_urls)]
+        self._count += 1
+        parts = _put_parts(files, manifest, urls[:-1])
+        number = int(self._now() * 1000)
+        index = ExportedCheckpoint(attempt_id=grant.attempt_id, number=number, manifest=manifest, parts=parts)
+        files.put_object(urls[-1], encode(index))
+        self._uploaded[key] = mark
+        return True
+
+
+def _put_parts(
+    files: TenantFiles, manifest: Manifest | None, urls: Sequence[str]
+) -> tuple[tuple[ChunkSlice, ...], ...]:
     parts = packed(manifest, len(urls))
     for url, slices in zip(urls, parts, strict=False):
         files.give(BucketObject(url=url, slices=slices))
-    result = ExportedResult(attempt_id=grant.attempt_id, events=events, manifest=manifest, parts=parts)
-    files.put_object(index, encode(result))
-    return True
+    return parts
 
 
 class ExportSandbox(Protocol):
@@ -215,9 +267,11 @@ class ResultExporter:
     ) -> None:
         """`silent_seconds` returns the seconds since the last request of a tenant. `sandbox_of` returns the
         sandbox of a tenant. `folder` gets the files `exportable` and `exporting`; the time of change of
-        `exporting` shows that a result is being uploaded."""
+        `exporting` shows that a result is being uploaded. The file `ending` is in it while the machine is
+        about to end."""
         self._grants, self._silent_seconds = grants, silent_seconds
-        self._sandbox_of, self._mark = sandbox_of, folder / EXPORTING
+        self._sandbox_of, self._mark, self._ending = sandbox_of, folder / EXPORTING, folder / ENDING
+        self._checkpoints = CheckpointExports()
         self._exportable = ExportableFile(folder / EXPORTABLE)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gridmill-export", daemon=True)
@@ -236,7 +290,7 @@ class ResultExporter:
         pause = _POLL_SECONDS
         while not self._over.wait(pause):
             try:
-                pause = _POLL_SECONDS if self.tick() else _RETRY_SECONDS
+                pause = _POLL_SECONDS if self.tick() or self._ending.exists() else _RETRY_SECONDS
             except Exception:  # noqa: BLE001  the outermost loop: the next turn may succeed
                 _LOG.exception("results_not_exported")
 
@@ -247,9 +301,11 @@ class ResultExporter:
         checks = [self._check(one) for one in grants if not self._over.is_set()]
         is_well = all(checks)
         self._exportable.write({one.attempt_id for one in grants if self._grants.is_checked(one)})
+        is_ending = self._ending.exists()
         for grant in grants:
-            if not self._over.is_set() and due(grant, self._silent_seconds(grant.tenant)):
-                is_well &= self._export(grant)
+            silent_seconds = self._silent_seconds(grant.tenant)
+            if not self._over.is_set() and due(grant, silent_seconds, is_ending=is_ending):
+                is_well &= self._export(grant, is_ending=is_ending)
         return is_well
 
     def _check(self, grant: ExportGrant) -> bool:
@@ -263,13 +319,15 @@ class ResultExporter:
         self._grants.checked(grant)
         return True
 
-    def _export(self, grant: ExportGrant) -> bool:
+    def _export(self, grant: ExportGrant, *, is_ending: bool) -> bool:
         try:
             sandbox = self._sandbox_of(grant.tenant)
             with touching(self._mark, self._over):
                 if export(sandbox.files, sandbox.last_words, grant):
                     _LOG.info("result_exported attempt=%s", grant.attempt_id)
                     self._grants.done(grant)
+                elif is_ending and self._checkpoints.export(sandbox.files, grant):
+                    _LOG.info("checkpoint_exported attempt=%s", grant.attempt_id)
         except (GridmillError, OSError) as error:
             _LOG.warning("result_not_exported attempt=%s reason=%s", grant.attempt_id, error)
             return False

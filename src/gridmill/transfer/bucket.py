@@ -154,6 +154,12 @@ class BucketClient:
             for page in obstore.list(self._store, prefix=folder, chunk_size=1000):
                 yield [entry["path"] for entry in page]
 
+    def times(self) -> Iterator[tuple[str, float]]:
+        """Yields the name of each object below the prefix, and the Unix time at which it was written."""
+        with explained(self.url):
+            for page in obstore.list(self._store, chunk_size=1000):
+                yield from ((entry["path"], entry["last_modified"].timestamp()) for entry in page)
+
     def older(self, before: datetime, folder: str | None = None) -> Iterator[str]:
         """Yields the names of objects that were put before this time, in a folder or below the whole
         prefix."""

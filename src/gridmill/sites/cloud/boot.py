@@ -49,10 +49,12 @@ class WatchSettings:
     """The settings of a machine's watcher. The machine ends itself after `dead_man_seconds` without contact
     and without a running job whose result can be exported, and after `cap_seconds` in any case. `end_command`
     ends the machine, and `notice_command` prints the provider's notice that it will end the machine (empty:
-    there are no such notices). The watcher looks every `step_seconds`."""
+    there are no such notices). `margin_seconds` before the end of `cap_seconds`, or after a notice, the farm
+    on the machine uploads results and checkpoints. The watcher looks every `step_seconds`."""
 
     dead_man_seconds: int
     cap_seconds: int
+    margin_seconds: int = 0
     notice_command: str = ""
     end_command: str = END
     step_seconds: int = 5
@@ -64,6 +66,7 @@ class WatchSettings:
         values = {
             "DEAD_MAN": self.dead_man_seconds,
             "CAP": self.cap_seconds,
+            "MARGIN": self.margin_seconds,
             "STEP": self.step_seconds,
             "FARM": self.farm,
             "RUN": self.run,

@@ -21,6 +21,7 @@ from gridmill.ports.cloud import ImageProvider, LaunchRequest, MachineReport
 from gridmill.ports.site import SitePort
 from gridmill.settings import Settings
 from gridmill.sites.cloud.boot import END, NOTICES, WatchSettings, user_data
+from gridmill.sites.cloud.bucket_settings import bucket_credentials
 from gridmill.sites.cloud.connection import MachineConnection, contact_seconds, in_contact
 from gridmill.sites.cloud.facts import Promise
 from gridmill.sites.cloud.image_build import ImageBuild, build_image
@@ -32,6 +33,8 @@ _T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
 _LEAST_LEASE_SECONDS = 60.0
 _FARM = "farm"
+_MARGIN_SECONDS = 300.0
+"""The machine uploads results and checkpoints this long before its longest time ends."""
 
 
 def watch_settings(lease: Lease, provider: str, end_command: str = "") -> WatchSettings:
@@ -43,6 +46,7 @@ def watch_settings(lease: Lease, provider: str, end_command: str = "") -> WatchS
     return WatchSettings(
         dead_man_seconds=dead_man,
         cap_seconds=max(1, int(terms.max_seconds)),
+        margin_seconds=int(min(_MARGIN_SECONDS, terms.max_seconds / 10)),
         notice_command=NOTICES.get(provider, "") if terms.spot else "",
         step_seconds=max(1, min(5, dead_man // 20)),
         end_command=end_command or END,
@@ -109,10 +113,11 @@ class Rentals:
         now: Callable[[], float] = time.time,
         end_command: Callable[[str], str] = lambda _: "",
         exports: object = None,
+        resolve: Callable[[str], str] | None = None,
     ) -> None:
         """`end_command` returns the command with which the machine of a token ends itself. `exports` are the
-        results that machines export to a bucket."""
-        self._settings, self._site, self._parsed = settings, site, parsed
+        results that machines export to a bucket. `resolve` returns the value of a secret."""
+        self._settings, self._site, self._parsed, self._resolve = settings, site, parsed, resolve
         self._end_command, self._exports = end_command, exports
         self._monotonic, self._now = monotonic, now
         self._lock = threading.Lock()
@@ -232,9 +237,15 @@ class Rentals:
         left = lease.terms.max_seconds - (self._now() - (launched or self._now()))
         seconds = max(_LEAST_LEASE_SECONDS, left)
         try:
-            opened, dead_man = (keys.path / _FARM, seconds), lease.terms.dead_man_seconds
             farm: SitePort = find("machines", "open")(
-                self._settings, self._site, *opened, exports=self._exports, dead_man_seconds=dead_man
+                self._settings,
+                self._site,
+                keys.path / _FARM,
+                seconds,
+                exports=self._exports,
+                lease=lease,
+                credentials=bucket_credentials(self._site),
+                resolve=self._resolve,
             )
         except GridmillError as error:
             raise UnavailableError(

@@ -14,6 +14,7 @@ from gridmill.domain.setting_texts import PROGRAM, SettingTexts
 from gridmill.domain.site import Site, check_settings
 from gridmill.errors import InputError, NotFoundError
 from gridmill.plugins import find
+from gridmill.sites.cloud import bucket_settings
 
 SETTINGS = {
     "provider": "the provider of the machines, such as aws",
@@ -67,6 +68,7 @@ def read(site: Site) -> CloudSettings:
     except NotFoundError as error:
         raise texts.wrong("provider", f"{provider!r} is not a known provider", error.hint) from error
     _check_names(site, provider)
+    bucket_settings.check_buckets(site)
     rental_terms(Resource(name=site.name, type=JobKind.TRAINING, site=site.name), site)
     return CloudSettings(
         provider=provider,
@@ -87,7 +89,8 @@ def _check_names(site: Site, provider: str) -> None:
     with suppress(NotFoundError):
         own: Mapping[str, str] = find("cloud_settings", provider)()
         of_machines: Mapping[str, str] = find("machines", "settings")()
-        check_settings(site, {**SETTINGS, **RENTAL_SETTINGS, **of_machines, **own})
+        known = {**SETTINGS, **RENTAL_SETTINGS, **bucket_settings.SETTINGS, **of_machines, **own}
+        check_settings(site, known)
 
 
 def check_resource(resource: Resource, site: Site) -> None:

@@ -34,6 +34,7 @@ from gridmill.ports.site import (
     TransferSite,
 )
 from gridmill.settings import Settings
+from gridmill.sites.cloud.bucket_settings import bucket_credentials
 from gridmill.sites.cloud.connection import MachineConnection
 from gridmill.sites.cloud.rentals import Rentals, launch_request
 from gridmill.sites.cloud.settings import CloudSettings, read
@@ -105,13 +106,17 @@ class CloudSite:
         owner: str,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
+        resolve: Callable[[str], str] | None = None,
     ) -> None:
+        """`resolve` returns the value of a secret by its name."""
         self.owner = owner
         self._settings, self._site, self._parsed, self._cloud = settings, site, parsed, cloud
         self._monotonic, self._now = monotonic, now
-        self._exports: MachineExports = find("machines", "exports")(settings, site)
+        self._exports: MachineExports = find("machines", "exports")(
+            settings, site, bucket_credentials(site), resolve
+        )
         self._rentals = Rentals(
-            settings, site, parsed, monotonic, now, self._end_command, exports=self._exports
+            settings, site, parsed, monotonic, now, self._end_command, self._exports, resolve
         )
         self._lock = threading.Lock()
         self._leases: dict[str, Lease] | None = None
@@ -419,4 +424,4 @@ def make(
     known = {"cache_folder": str(settings.home / "cache" / "offers"), **site.settings}
     cloud: CloudPort = find("clouds", parsed.provider)(known, resolve)
     owner = mark_of(settings.home / "leases", "owner")
-    return CloudSite(settings, site, parsed, cloud, owner)
+    return CloudSite(settings, site, parsed, cloud, owner, resolve=resolve)

@@ -37,6 +37,14 @@ exporting() {  # whether the farm uploads a result to a bucket, which it shows i
     [ -n "$(find "$FARM/farm/exporting" -mmin -2 2>/dev/null)" ]
 }
 
+ending() {  # shows the farm why the machine will end soon, so that it uploads results and checkpoints
+    why=
+    if [ -s "$RUN/notice" ]; then why="the provider ends the machine"; fi
+    if [ "$used" -ge $((CAP - MARGIN)) ]; then why="the machine reaches its longest time"; fi
+    if [ -z "$why" ]; then rm -f "$FARM/farm/ending"; return; fi
+    if [ -d "$FARM/farm" ] && [ ! -e "$FARM/farm/ending" ]; then store "$FARM/farm/ending" "$why"; fi
+}
+
 finish() {  # repeated in each round, because a shutdown may hang
     [ -e "$dir/reason" ] || store "$dir/reason" "$1"
     echo "gridmill: this machine ends itself: $1" >&2
@@ -70,6 +78,7 @@ while :; do
         text=$(sh -c "$NOTICE" 2>/dev/null | head -c 500 | tr '\n' ' ')
         if [ -n "$text" ]; then store "$RUN/notice" "$text"; fi
     fi
+    ending
     store "$RUN/state" "used=$used silent=$silent working=$working"
     if [ "$used" -ge "$CAP" ]; then
         finish "it has run for $used s, the longest time for which it may be rented"

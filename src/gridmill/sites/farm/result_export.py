@@ -4,36 +4,49 @@ was away.
 When an attempt starts, this home signs URLs for a bounded number of objects below one folder of the bucket
 and gives them to the machine. A record on the disk, which contains no URL, is written before. If the machine
 exported a result and has ended, the result is downloaded, verified and reported once, as if the machine had
-reported it. The objects are deleted when the result is at home, and again when the URLs have expired, because
-until then a machine can make objects.
+reported it. If it exported a checkpoint of an attempt that did not end, the checkpoint is downloaded, and the
+next attempt continues from it. The objects are deleted when the result is at home, and again when the URLs
+have expired, because until then a machine can make objects. Their names contain the grid and the lease, so
+that `gridmill reap` finds them without the records.
 """
 
 import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from gridmill.codec import decode, encode
-from gridmill.domain.farm_protocol import BucketObject, ChunkSlice, ExportedResult, ResultExport
+from gridmill.domain.farm_protocol import (
+    BucketObject,
+    ChunkSlice,
+    ExportedCheckpoint,
+    ExportedResult,
+    Manifest,
+    ResultExport,
+)
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
+from gridmill.domain.lease import Lease
 from gridmill.domain.pod_protocol import AttemptOrder, EventType, PodEvent
-from gridmill.domain.rental_terms import LONGEST_SIGNATURE_SECONDS
+from gridmill.domain.rental_terms import AFTER_CAP_SECONDS, LONGEST_SIGNATURE_SECONDS
 from gridmill.domain.route import Staging
+from gridmill.domain.secret import resolved
 from gridmill.domain.site import Site
+from gridmill.domain.source import CREDENTIALS
 from gridmill.domain.storage_uri import below
 from gridmill.domain.version_manifest import contents_uri
 from gridmill.errors import DataError, GridmillError, InputError, NotFoundError, StorageError
 from gridmill.private_files import write_private
-from gridmill.sites.attempt_inputs import counts
-from gridmill.sites.farm.carrier_choice import SiteBuckets, bucket_of
+from gridmill.sites.attempt_inputs import counts, farm_checkpoint_uri
+from gridmill.sites.farm.carrier_choice import SiteBuckets, bucket_of, no_secrets
 from gridmill.sites.farm.client import FarmClient
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.contents import list_contents, write_contents
@@ -48,8 +61,10 @@ if TYPE_CHECKING:
     from gridmill.transfer.bucket import BucketClient
 
 _LOG = logging.getLogger(__name__)
-PARTS = 63
-"""The number of objects that a result may have, besides its index."""
+PARTS, CHECKPOINT_PARTS = 63, 15
+"""The numbers of objects that a result and a checkpoint may have, besides their index."""
+CHECKPOINTS = 2
+"""The number of checkpoints of an attempt in the bucket. The machine overwrites the older one."""
 INDEX = "index"
 _AFTER_SECONDS, _DEAD_MAN_SHARE = 120.0, 4
 _SWEEP_SECONDS = 60.0
@@ -68,7 +83,8 @@ class ExportRecord:
     """The record of objects that a machine may make. `folder` is their place below the bucket's `url`.
     `until` is the Unix time at which the URLs expire. `is_settled` is whether the result is at home or is not
     needed any more. `events` are the events of a result that was taken from the bucket; they are reported
-    again if the report was lost. `failing_since` is the Unix time at which the bucket first failed."""
+    again if the report was lost. `failing_since` is the Unix time at which the bucket first failed.
+    `checkpoint_uri` is the folder of the checkpoints in this home, and `farm_checkpoints` at the farm."""
 
     attempt_id: str
     pod_id: str
@@ -82,11 +98,21 @@ class ExportRecord:
     is_settled: bool = False
     events: tuple[PodEvent, ...] = ()
     failing_since: float | None = None
+    checkpoint_uri: str = ""
+    farm_checkpoints: str = ""
 
-    def objects(self) -> Iterator[str]:
-        """Yields the names of all objects that the machine may make."""
-        yield from (f"{self.folder}/{number:02d}" for number in range(PARTS))
-        yield f"{self.folder}/{INDEX}"
+    def objects(self) -> tuple[str, ...]:
+        """Returns the names of all objects of a result that the machine may make."""
+        return _names(self.folder, PARTS)
+
+    def checkpoints(self) -> tuple[tuple[str, ...], ...]:
+        """Returns the names of all objects of each checkpoint that the machine may make."""
+        count = CHECKPOINTS if self.farm_checkpoints else 0
+        return tuple(_names(f"{self.folder}/checkpoint-{at}", CHECKPOINT_PARTS) for at in range(count))
+
+
+def _names(folder: str, parts: int) -> tuple[str, ...]:
+    return (*(f"{folder}/{number:02d}" for number in range(parts)), f"{folder}/{INDEX}")
 
 
 class ExportRecords:
@@ -125,12 +151,14 @@ class ExportRecords:
 
 
 class ExportedChunks:
-    """Reads the chunks of an exported result from its objects. It implements ChunkReader."""
+    """Reads the chunks of an exported folder from its objects. It implements ChunkReader."""
 
-    def __init__(self, bucket: "BucketClient", record: ExportRecord, result: ExportedResult) -> None:
+    def __init__(
+        self, bucket: "BucketClient", names: Sequence[str], parts: Sequence[Sequence[ChunkSlice]]
+    ) -> None:
         self._bucket = bucket
-        parts = zip(record.objects(), result.parts, strict=False)
-        self._places = {one.chunk: (name, one) for name, slices in parts for one in slices}
+        objects = zip(names, parts, strict=False)
+        self._places = {one.chunk: (name, one) for name, slices in objects for one in slices}
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
         """See ChunkReader. The caller checks the hashes."""
@@ -144,6 +172,28 @@ class ExportedChunks:
             url = self._bucket.sign("GET", name)
             for flow in flows(BucketObject(url=url, slices=tuple(slices)), ANY_HOST):
                 yield flow.gathered()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportTerms:
+    """The terms for the exports of one machine. The machine may export results until the Unix time `until`,
+    and ends itself `dead_man_seconds` after the last contact. `owner` and `lease` are parts of the names of
+    its objects."""
+
+    until: float
+    dead_man_seconds: float
+    owner: str
+    lease: str
+
+
+def terms_of(lease: Lease, seconds: float) -> ExportTerms:
+    """Returns the terms for the machine of a lease that ends after this number of seconds."""
+    return ExportTerms(
+        until=time.time() + seconds + AFTER_CAP_SECONDS,
+        dead_man_seconds=lease.terms.dead_man_seconds,
+        owner=lease.owner,
+        lease=lease.id,
+    )
 
 
 class ResultExports:
@@ -175,25 +225,30 @@ class ResultExports:
         """The bucket of the site for exports, or an empty text."""
         return self._site.settings.get(Staging.EXPORT, "").rstrip("/")
 
-    def grant(self, order: AttemptOrder, pod_id: str, until: float, dead_man_seconds: float) -> ResultExport:
-        """Returns the permission for the machine to export the result of the attempt until this Unix time.
-        The record is written first. May be repeated, which renews the URLs. Raises StorageError, and the
-        errors of BucketClient."""
+    def grant(self, order: AttemptOrder, pod_id: str, terms: ExportTerms) -> ResultExport:
+        """Returns the permission for the machine to export the result of the attempt. The record is written
+        first. May be repeated, which renews the URLs. Raises StorageError, and the errors of BucketClient."""
         record = self._records.find(order.attempt_id)
         if record is None or record.token != order.token:
-            record = ExportRecord(
-                attempt_id=order.attempt_id,
-                pod_id=pod_id,
-                token=order.token,
-                url=f"{bucket_of(self._site, Staging.EXPORT)}/{self._tenant}/{self._site.name}",
-                endpoint=self._site.settings.get("endpoint", ""),
-                folder=f"results/{uuid4().hex}",
-                uri=order.output_uri if counts(order) else "",
-                is_part=order.part is not None,
-                until=until,
-            )
+            record = self._record(order, pod_id, terms)
             self._records.write(record)
-        return self._signed(record, dead_man_seconds)
+        return self._signed(record, terms.dead_man_seconds)
+
+    def _record(self, order: AttemptOrder, pod_id: str, terms: ExportTerms) -> ExportRecord:
+        has_files = counts(order)
+        return ExportRecord(
+            attempt_id=order.attempt_id,
+            pod_id=pod_id,
+            token=order.token,
+            url=f"{bucket_of(self._site, Staging.EXPORT)}/{self._tenant}/{self._site.name}",
+            endpoint=self._site.settings.get("endpoint", ""),
+            folder=f"results/{terms.owner}/{terms.lease}/{uuid4().hex}",
+            uri=order.output_uri if has_files else "",
+            is_part=order.part is not None,
+            until=terms.until,
+            checkpoint_uri=order.checkpoint_uri if has_files else "",
+            farm_checkpoints=farm_checkpoint_uri(order) if has_files else "",
+        )
 
     def _signed(self, record: ExportRecord, dead_man_seconds: float) -> ResultExport:
         seconds = min(LONGEST_SIGNATURE_SECONDS, max(1.0, record.until - self._now()))
@@ -203,6 +258,10 @@ class ResultExports:
             uri=record.uri,
             urls=tuple(bucket.sign("PUT", name) for name in record.objects()),
             after_seconds=min(_AFTER_SECONDS, dead_man_seconds / _DEAD_MAN_SHARE),
+            checkpoint_uri=record.farm_checkpoints,
+            checkpoint_urls=tuple(
+                tuple(bucket.sign("PUT", name) for name in names) for names in record.checkpoints()
+            ),
         )
 
     def renewed(self, pod_ids: Iterable[str], dead_man_seconds: float) -> Mapping[str, ResultExport]:
@@ -225,9 +284,7 @@ class ResultExports:
         if record.events or record.is_settled:
             return record.events
         try:
-            events = self._taken(record)
-        except NotFoundError:
-            events = ()
+            events = self._result_or_checkpoint(record)
         except GridmillError as error:
             if not self._gives_up(record):
                 raise
@@ -235,6 +292,41 @@ class ResultExports:
             events = ()
         self._records.write(replace(record, events=events, is_settled=True))
         return events
+
+    def _result_or_checkpoint(self, record: ExportRecord) -> tuple[PodEvent, ...]:
+        try:
+            return self._taken(record)
+        except NotFoundError:
+            self._take_checkpoint(record)
+            return ()
+
+    def _take_checkpoint(self, record: ExportRecord) -> None:
+        """Downloads the newest checkpoint that the machine exported, unless this home has a newer one."""
+        if not record.checkpoint_uri:
+            return
+        bucket = self._open_bucket(record.url, record.endpoint, _GIVE_UP_SECONDS)
+        found: list[tuple[Sequence[str], ExportedCheckpoint]] = []
+        for slot in record.checkpoints():
+            with suppress(NotFoundError, InputError):  # never exported, or not written completely
+                found.append((slot, decode(bucket.get(slot[-1], _INDEX_BYTES), ExportedCheckpoint)))
+        for names, one in sorted(found, key=lambda pair: pair[1].number, reverse=True):
+            if one.attempt_id != record.attempt_id or one.number <= self._written_ms(record.checkpoint_uri):
+                continue
+            try:
+                reader = ExportedChunks(bucket, names, one.parts)
+                self._place(record, record.checkpoint_uri, one.manifest, reader)
+            except (NotFoundError, DataError) as error:  # the machine was overwriting it
+                _LOG.warning("exported_checkpoint_damaged attempt=%s reason=%s", record.attempt_id, error)
+                continue
+            _LOG.info("exported_checkpoint_taken attempt=%s", record.attempt_id)
+            return
+
+    def _written_ms(self, uri: str) -> float:
+        """Returns the Unix time in milliseconds at which a folder of this home was last written, or 0."""
+        try:
+            return below(self._root, uri).stat().st_mtime * 1000
+        except OSError:
+            return 0.0
 
     def _gives_up(self, record: ExportRecord) -> bool:
         """Notes that the bucket fails. Returns whether it has failed for so long that the result counts as
@@ -255,17 +347,21 @@ class ResultExports:
             self._write(record, result, bucket)
         return events
 
-    def _write(self, record: ExportRecord, result: ExportedResult, bucket: "BucketClient") -> None:
-        manifest = result.manifest
-        assert manifest is not None
+    def _place(self, record: ExportRecord, uri: str, manifest: Manifest, reader: ExportedChunks) -> None:
+        """Downloads a folder from the bucket and stores it as `uri` in this home."""
         folder = self._folder / _COMING / record.attempt_id
         chunks = ChunkStore(folder, manifest.size_bytes + 1)
         placer = TreeCheckout(self._root, chunks, handing_over=True)
-        if placer.place(record.uri, manifest, _COMING, writable=True):
-            pull(manifest, chunks, ExportedChunks(bucket, record, result))
-            if placer.place(record.uri, manifest, _COMING, writable=True):
-                raise NotFoundError("chunks of the exported result are missing", place=record.uri)
+        if placer.place(uri, manifest, _COMING, writable=True):
+            pull(manifest, chunks, reader)
+            if placer.place(uri, manifest, _COMING, writable=True):
+                raise NotFoundError("chunks of the exported folder are missing", place=uri)
         shutil.rmtree(folder, ignore_errors=True)
+
+    def _write(self, record: ExportRecord, result: ExportedResult, bucket: "BucketClient") -> None:
+        assert result.manifest is not None
+        reader = ExportedChunks(bucket, record.objects(), result.parts)
+        self._place(record, record.uri, result.manifest, reader)
         if not record.is_part:
             made = below(self._root, record.uri)
             contents = list_contents(made)
@@ -349,13 +445,10 @@ class MachineExports:
         self,
         exports: ResultExports,
         farm: FarmClient,
-        until: float,
-        dead_man_seconds: float,
+        terms: ExportTerms,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`until` is the Unix time until which the machine may export results."""
-        self._exports, self._farm = exports, farm
-        self._until, self._dead_man_seconds = until, dead_man_seconds
+        self._exports, self._farm, self._terms = exports, farm, terms
         self._monotonic = monotonic
         self._renew_at = monotonic()
 
@@ -365,7 +458,7 @@ class MachineExports:
         if not self._exports.url or order.job.kind is JobKind.SERVICE:
             return
         try:
-            export = self._exports.grant(order, pod_id, self._until, self._dead_man_seconds)
+            export = self._exports.grant(order, pod_id, self._terms)
             self._farm.permit_export(order.attempt_id, export)
         except GridmillError as error:
             _LOG.warning("no_export attempt=%s reason=%s", order.attempt_id, error)
@@ -380,15 +473,22 @@ class MachineExports:
             return
         self._renew_at = self._monotonic() + _RENEW_SECONDS
         try:
-            for attempt_id, export in self._exports.renewed(pod_ids, self._dead_man_seconds).items():
+            for attempt_id, export in self._exports.renewed(pod_ids, self._terms.dead_man_seconds).items():
                 self._farm.permit_export(attempt_id, export)
         except GridmillError as error:
             _LOG.warning("exports_not_renewed reason=%s", error)
 
 
-def open_bucket(url: str, endpoint: str, seconds: float) -> "BucketClient":
-    """Opens a bucket with the credentials in the environment. It signs URLs for this number of seconds.
-    Raises TransferRefusedError if the package is missing, and the errors of BucketClient."""
+def open_bucket(
+    url: str,
+    endpoint: str,
+    seconds: float,
+    credentials: Mapping[str, str] = MappingProxyType({}),
+    resolve: Callable[[str], str] = no_secrets,
+) -> "BucketClient":
+    """Opens a bucket. It signs URLs for this number of seconds. `credentials` are the credentials that are
+    not in the environment, as references to secrets. Raises TransferRefusedError if the package is missing,
+    NotFoundError and StorageError for a secret that cannot be read, and the errors of BucketClient."""
     if find_spec("obstore") is None:
         raise TransferRefusedError(
             "buckets need the package `obstore`, which is not installed",
@@ -396,4 +496,8 @@ def open_bucket(url: str, endpoint: str, seconds: float) -> "BucketClient":
         )
     from gridmill.transfer.bucket import BucketClient
 
-    return BucketClient(url, {"endpoint": endpoint} if endpoint else {}, pass_seconds=seconds)
+    names = CREDENTIALS.get(url.partition("://")[0], ())
+    # resolved for each use, so that a new value of a secret is used at once
+    keys = {name: resolved(credentials[name], resolve) for name in names if name in credentials}
+    options = {**({"endpoint": endpoint} if endpoint else {}), **keys}
+    return BucketClient(url, options, pass_seconds=seconds)

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from gridmill.domain.amounts import parse_bytes, parse_seconds, show_bytes, show_seconds
@@ -19,8 +20,8 @@ from gridmill.domain.artifact import Artifact
 from gridmill.domain.farm_protocol import DeployRequest, FarmStatus
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
+from gridmill.domain.lease import Lease
 from gridmill.domain.pod_protocol import Events, PodEvent, PodOrder
-from gridmill.domain.rental_terms import AFTER_CAP_SECONDS
 from gridmill.domain.resource import Resource
 from gridmill.domain.route import Route, Staging, TransferRate
 from gridmill.domain.serving import Upstream
@@ -38,7 +39,7 @@ from gridmill.sites.farm.credentials import CredentialFiles, keeping
 from gridmill.sites.farm.join import read_controller, tenant_name
 from gridmill.sites.farm.pod_leases import PodLeases, is_over
 from gridmill.sites.farm.relay import Relay, UndeliveredEvents, Words
-from gridmill.sites.farm.result_export import MachineExports, ResultExports, open_bucket
+from gridmill.sites.farm.result_export import MachineExports, ResultExports, open_bucket, terms_of
 from gridmill.sites.farm.service_link import upstream_at_farm
 from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.transfer.progress import LATELY_SECONDS, TransferState
@@ -463,40 +464,50 @@ def open_machine(
     folder: Path,
     lease_seconds: float,
     exports: ResultExports | None = None,
-    dead_man_seconds: float = 900.0,
+    lease: Lease | None = None,
+    credentials: Mapping[str, str] = MappingProxyType({}),
+    resolve: Callable[[str], str] | None = None,
 ) -> SitePort:
     """Makes the site of the farm on one machine of a site of another kind. The home has joined this farm
     with the credentials in `folder`. Settings of the site that a farm does not have are ignored, and so are
-    keys, because they belong to the account of the provider. The pods continue for `lease_seconds` without
-    contact. The machine may upload results to `exports`. Raises InputError."""
-    place = _of_machines(site)
+    keys, because they belong to the account of the provider: `credentials` are those of its buckets, as
+    references to secrets, whose values `resolve` returns. The pods continue for `lease_seconds` without
+    contact. The machine of the rental `lease` may upload results to `exports`. Raises InputError."""
+    place = _of_machines(site, credentials)
     kept = CredentialFiles(folder=folder)
     settings_of_farm = replace(read(place), lease_seconds=max(lease_seconds, _LEAST_LEASE_SECONDS))
     farm = member(kept)
     of_machine = None
-    if exports is not None:
-        until = time.time() + lease_seconds + AFTER_CAP_SECONDS
-        of_machine = MachineExports(exports, farm, until, dead_man_seconds)
+    if exports is not None and lease is not None:
+        of_machine = MachineExports(exports, farm, terms_of(lease, lease_seconds))
     # the notes on the buckets outlive the machine
     notes = carrier_choice.notes_of_machines(settings.home, site.name)
     buckets = carrier_choice.BucketEndpoints(
-        farm, place, tenant_name(settings.home), notes, is_of_machines=True
+        farm, place, tenant_name(settings.home), notes, resolve, is_of_machines=True
     )
     return _open(settings, place, kept, farm, settings_of_farm, buckets, of_machine)
 
 
-def _of_machines(site: Site) -> Site:
+def _of_machines(site: Site, credentials: Mapping[str, str]) -> Site:
     some = {name: one for name, one in site.settings.items() if name in machine_settings()}
-    return replace(site, kind=SiteKind.CLUSTER, settings=some, address=None)
+    return replace(site, kind=SiteKind.CLUSTER, settings={**some, **credentials}, address=None)
 
 
-def open_exports(settings: Settings, site: Site) -> ResultExports:
-    """Opens the buckets of a site with rented machines: the exported results, and the data in transfer."""
+def open_exports(
+    settings: Settings,
+    site: Site,
+    credentials: Mapping[str, str] = MappingProxyType({}),
+    resolve: Callable[[str], str] | None = None,
+) -> ResultExports:
+    """Opens the buckets of a site with rented machines: the exported results, and the data in transfer.
+    `credentials` are the credentials of the buckets as references to secrets, whose values `resolve`
+    returns."""
     folder = settings.home / "exports" / site.name
-    tenant = tenant_name(settings.home)
+    tenant, place = tenant_name(settings.home), _of_machines(site, credentials)
     notes = carrier_choice.notes_of_machines(settings.home, site.name)
-    buckets = carrier_choice.SiteBuckets(_of_machines(site), tenant, notes, is_of_machines=True)
-    return ResultExports(site, tenant, settings.root, folder, open_bucket, buckets=buckets)
+    buckets = carrier_choice.SiteBuckets(place, tenant, notes, resolve, is_of_machines=True)
+    opener = partial(open_bucket, credentials=credentials, resolve=resolve or carrier_choice.no_secrets)
+    return ResultExports(site, tenant, settings.root, folder, opener, buckets=buckets)
 
 
 def _open(

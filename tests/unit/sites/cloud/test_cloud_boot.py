@@ -284,6 +284,28 @@ def test_a_notice_of_the_provider_is_stored_once(tmp_path):
     assert (watched.run / "notice").read_text().strip() == "action terminate at noon"
 
 
+def test_the_farm_sees_that_the_provider_ends_the_machine(tmp_path):
+    watched = Watched(tmp_path, notice_command="cat notice 2>/dev/null; true")
+    (watched.farm / "farm").mkdir(parents=True)
+    ending = watched.farm / "farm" / "ending"
+    ending.write_text("of an earlier boot")
+    with watched.watching():
+        until(lambda: not ending.exists())
+        (watched.run / "notice").write_text("terminate")
+        until(ending.exists)
+    assert ending.read_text().strip() == "the provider ends the machine"
+
+
+def test_the_farm_sees_that_the_longest_time_is_near(tmp_path):
+    watched = Watched(tmp_path, cap_seconds=602, margin_seconds=600)
+    (watched.farm / "farm").mkdir(parents=True)
+    ending = watched.farm / "farm" / "ending"
+    with watched.watching():
+        until(lambda: ending.exists() and watched.state().get("used", 0) >= 2)
+    assert ending.read_text().strip() == "the machine reaches its longest time"
+    assert not watched.ended.exists()
+
+
 def test_a_shutdown_that_hangs_is_repeated(tmp_path):
     watched = Watched(tmp_path, dead_man_seconds=0)
     with watched.watching():
