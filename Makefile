@@ -33,7 +33,7 @@ fuzz: $(READY)
 	$(RUN) tests.fuzz --cases $(CASES) $(SUBJECTS)
 
 soak: $(READY)
-	$(RUN) pytest tests -m soak
+	GRIDMILL_SOAK_SECONDS=$${GRIDMILL_SOAK_SECONDS:-3600} $(RUN) pytest tests -m soak
 
 unit: $(READY)
 	$(RUN) pytest tests -m 'not e2e and not long and not soak'

@@ -99,6 +99,15 @@ class Service:
 
         return wait_for("the service being ready", ready)
 
+    def text(self, path: str) -> str:
+        """The text of an answer on a new connection."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.report().port, timeout=60)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()
+
     def call(self, path: str, body: object = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
         """The status and the JSON of an answer on a new connection."""
         connection = http.client.HTTPConnection("127.0.0.1", self.report().port, timeout=60)

@@ -403,7 +403,7 @@ def _last_change(report: ServiceReport | None) -> str:
 
 
 def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
-    service, report = view.service, view.service.report
+    service, report, size = view.service, view.service.report, view.service.size
     return [
         ("url", view.url),
         ("version", service.version),
@@ -412,7 +412,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("version before", service.previous),
         ("replicas", f"{view.ready} of {_range(service)} ready"),
         ("last change", _last_change(report)),
-        ("size", size_text(service.size) if service.size is not None else ""),
+        ("size", size_text(size) if size is not None and size.replicas == service.replicas else ""),
         ("generation", service.generation),
         ("run", service.run_id),
         *settings_facts(service),

@@ -50,6 +50,7 @@ def calibrate(folder: Path) -> Calibration:
         body = _example(port)
         send_requests(port, body, 1, seconds=0.1, requests=3, most_seconds=MOST_STEP_SECONDS)
         points = tuple(_points(replica, port, body))
+        _send_largest(port, body, order)
         return Calibration(
             version=order.versions[0].label,
             machine="",
@@ -91,6 +92,14 @@ def _example(port: int) -> bytes:
     api = json.loads(_get(port, "/openapi.json"))
     content = api["paths"]["/predict"]["post"]["requestBody"]["content"]
     return json.dumps(content["application/json"]["example"]).encode()
+
+
+def _send_largest(port: int, body: bytes, order: ServiceOrder) -> None:
+    """Send requests with as many rows as a batch may have, so that the measured memory includes them."""
+    (row,) = json.loads(body)["rows"]
+    large = json.dumps({"rows": [row] * order.max_batch}).encode()
+    if len(large) <= order.max_body_bytes:
+        send_requests(port, large, 2, seconds=0.0, requests=4, most_seconds=MOST_STEP_SECONDS)
 
 
 def _get(port: int, path: str) -> bytes:

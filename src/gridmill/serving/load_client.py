@@ -24,7 +24,10 @@ class Answers:
 
 
 @dataclass(slots=True)
-class _Connection:
+class Connection:
+    """A connection with the time at which its request was sent, and the part of the answer that has
+    arrived."""
+
     stream: socket.socket
     sent_at: float = 0.0
     text: bytearray = field(default_factory=bytearray)
@@ -40,7 +43,7 @@ def send_requests(
         b"content-length: %d\r\n\r\n%s" % (len(body), body)
     )
     with selectors.DefaultSelector() as selector:
-        opened = [_Connection(socket.create_connection(("127.0.0.1", port))) for _ in range(connections)]
+        opened = [Connection(socket.create_connection(("127.0.0.1", port))) for _ in range(connections)]
         try:
             for one in opened:
                 one.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -57,7 +60,7 @@ def send_requests(
 
 def _exchange(
     selector: selectors.BaseSelector,
-    opened: list[_Connection],
+    opened: list[Connection],
     request: bytes,
     begin: float,
     *,
@@ -76,7 +79,7 @@ def _exchange(
             raise UnavailableError(f"the replica did not answer within {_PATIENCE_SECONDS:g} s")
         for key, _ in ready:
             one = key.data
-            if _is_answered(one):
+            if is_answered(one):
                 now = clock()
                 latencies.append(now - one.sent_at)
                 one.sent_at = now
@@ -86,8 +89,9 @@ def _exchange(
             return latencies
 
 
-def _is_answered(one: _Connection) -> bool:
-    """Read what has arrived. Returns whether the answer is complete."""
+def is_answered(one: Connection) -> bool:
+    """Read what has arrived. Returns whether the answer is complete. Raises UnavailableError for an answer
+    that is not 200, or if the connection was closed."""
     data = one.stream.recv(_MOST_BYTES)
     if not data:
         raise UnavailableError("the replica closed a connection")

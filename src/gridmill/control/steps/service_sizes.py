@@ -8,8 +8,8 @@ from gridmill.control.steps.run_lifecycle import resource_of
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.footprint import REPLICA_BYTES, service_bytes
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.job import Job
-from gridmill.domain.resource import Resource
+from gridmill.domain.job import Job, JobKind
+from gridmill.domain.resource import Resource, default_name
 from gridmill.domain.service import CALIBRATION_NAME, JOB, Service
 from gridmill.domain.service_size import Calibration, ServiceSize, calibration_name, sharing_lines
 from gridmill.domain.service_spec import ServiceSpec
@@ -55,10 +55,11 @@ def place_of(ledger: Ledger, resource: str, service: str) -> ServicePlace:
         )
     node = ledger.snapshot.largest(used.site)
     pod = Amounts(cpus=cpus_of(used, node), memory_bytes=used.memory_bytes or node.memory_bytes)
+    usual = default_name(JobKind.SERVICE)
     others = [
         one
         for one in ledger.snapshot.services.values()
-        if one.is_meant_to_run and one.name != service and one.resource == resource
+        if one.is_meant_to_run and one.name != service and (one.resource or usual) == used.name
     ]
     sizes = tuple(one.size for one in others if one.size is not None)
     room = _left(pod, used.workers or 1, map(_amounts_of, others))

@@ -1,0 +1,40 @@
+"""The number of replicas as a user writes it, and the size of a service as a user reads it."""
+
+import pytest
+
+from gridmill.cli.services import plan_lines, read_replicas
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.service_size import ServicePlan, size_for_rate
+from gridmill.errors import InputError
+from gridmill.testing.store_samples import a_calibration
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", (0, None)), ("4", (4, None)), ("1..8", (8, 1)), ("0..8", (8, 0)), ("3..3", (3, 3))],
+)
+def test_a_number_and_a_range_are_read(text, expected):
+    assert read_replicas(text) == expected
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "1..", "..8", "1..0", "1.5", "1-8", "1...8"])
+def test_other_texts_are_refused_with_an_example(text):
+    with pytest.raises(InputError, match="is not a number of replicas") as refused:
+        read_replicas(text)
+    assert "1..8" in refused.value.hint
+
+
+def test_the_lines_of_a_plan_have_the_size_the_latency_the_reasons_and_the_saving():
+    calibration = a_calibration()
+    size = size_for_rate(calibration, 2000.0, Amounts(cpus=8, memory_bytes=8 * GIB), "servers")
+    plan = ServicePlan(version=size.version, machine="CPU, 4 CPUs", size=size, sharing=("saves 1 CPU",))
+    lines = list(plan_lines(plan))
+    assert lines[0] == (
+        "service of weather/lstm@2: 2 replicas, 2 CPUs, 576 MiB for 2,000 requests/s, expected p99 6.69 ms; "
+        "can serve 2,520 requests/s"
+    )
+    assert lines[1] == (
+        "  2 replicas: one replica served 1,800 requests/s with 4 connections, of which 70% are planned"
+    )
+    assert lines[-2:] == ["  measured on CPU, 4 CPUs", "saves 1 CPU"]
+    assert list(plan_lines(ServicePlan(version="w/m@1", machine="x", run_id="r-1"))) == []
