@@ -20,6 +20,7 @@ PROCESSES = {
     ("gridmill.sites.process_table", "gridmill.pod"),
     ("gridmill.sites.processes", "gridmill.pod"),
     ("gridmill.sites.processes", "gridmill.pod.cleanup"),
+    ("gridmill.storage.define_process", "gridmill.online.define"),
     ("gridmill.storage.inspect_process", "gridmill.jobs.inspect_versions"),
     ("gridmill.storage.preflight_process", "gridmill.jobs.preflight"),
 }

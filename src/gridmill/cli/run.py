@@ -33,6 +33,7 @@ from gridmill.cli.service_options import (
     AcceptOpen,
     Certificate,
     Cors,
+    Features,
     FollowWeight,
     Host,
     KeyFile,
@@ -267,6 +268,7 @@ def start(
     queue_limit: QueueLimit = None,
     max_body: MaxBody = None,
     trust: Trust = None,
+    features: Features = None,
     wait: WaitForService = True,
     json: Json = False,
 ) -> None:
@@ -294,6 +296,7 @@ def start(
         queue_limit=queue_limit,
         max_body=max_body,
         trust=trust,
+        features=features,
     )
     if noun == Startable.SERVICE:
         most, least = read_replicas(replicas)

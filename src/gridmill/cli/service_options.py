@@ -10,6 +10,7 @@ import typer
 from gridmill.cli.session import emit, print_error, session
 from gridmill.domain.amounts import parse_bytes, parse_seconds
 from gridmill.domain.service import Service
+from gridmill.domain.service_features import FeatureSettings
 from gridmill.domain.service_settings import ServiceSettings
 from gridmill.errors import InputError
 
@@ -129,6 +130,15 @@ MaxBody = Annotated[
     typer.Option(metavar="SIZE", help=f"{_SERVICE}largest body of a request. Default: 16MiB."),
 ]
 
+Features = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help=f"{_SERVICE}settings of the features that it computes: age, defaults, sent features.",
+        show_default=False,
+    ),
+]
+
 
 def service_settings(
     *,
@@ -147,6 +157,7 @@ def service_settings(
     queue_limit: int | None,
     max_body: str | None,
     trust: bool | None,
+    features: str | None,
 ) -> ServiceSettings:
     """Return the settings that the options of a command give. Raises InputError."""
     return ServiceSettings(
@@ -165,7 +176,15 @@ def service_settings(
         queue_limit=queue_limit,
         max_body_bytes=None if max_body is None else parse_bytes(max_body),
         trust=trust,
+        features=None if features is None else _read_features(features),
     )
+
+
+def _read_features(file: str) -> FeatureSettings:
+    # most commands read no YAML
+    from gridmill.declarations.feature_settings import read_feature_settings
+
+    return read_feature_settings(Path(file))
 
 
 def _absolute(file: str | None) -> str | None:

@@ -17,6 +17,7 @@ from gridmill.cli.service_options import (
     Canary,
     Certificate,
     Cors,
+    Features,
     FollowWeight,
     Host,
     KeyFile,
@@ -40,6 +41,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import LAST_PORT
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.service import Service, ServiceState, ServiceView
+from gridmill.domain.service_features import ViewReport
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
 from gridmill.domain.service_size import ServicePlan, ServiceSize, show_latency
 from gridmill.domain.serving import ReplicaReport, ServiceReport
@@ -236,6 +238,7 @@ def update(
     queue_limit: QueueLimit = None,
     max_body: MaxBody = None,
     trust: Trust = None,
+    features: Features = None,
     expected: Annotated[
         int | None,
         typer.Option(
@@ -271,6 +274,7 @@ def update(
         queue_limit=queue_limit,
         max_body=max_body,
         trust=trust,
+        features=features,
     )
     changes = (model, port, canary)
     if not any(changes) and not replicas and weight is None and settings == NO_SETTINGS:
@@ -385,6 +389,9 @@ def describe_service(view: ServiceView) -> Iterator[RenderableType]:
     facts.columns[1].overflow = "fold"
     yield facts
     report = view.service.report
+    if report is not None and view.since is not None and report.views:
+        head_of_views = ("view", "version", "behind", "checked", "why")
+        yield table(*head_of_views, rows=[_view_row(one) for one in report.views])
     if report is not None and view.since is not None and report.replicas:
         head_of_replicas = ("replica", "state", "pid", "version", "since", "restarts", "last failure")
         yield table(*head_of_replicas, rows=[_replica_row(one) for one in report.replicas])
@@ -427,6 +434,12 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("last failure", report.last_failure if report else ""),
         ("why", view.message),
     ]
+
+
+def _view_row(one: ViewReport) -> tuple[object, ...]:
+    held = ", ".join(one.held.values()) or "not complete"
+    behind = f"{max(0.0, time.time() - one.behind_since):.0f} s" if one.behind_since else ""
+    return one.state, held, behind, moment(one.checked_at or None), one.problem
 
 
 def _replica_row(one: ReplicaReport) -> tuple[object, ...]:

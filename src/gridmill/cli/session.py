@@ -105,6 +105,7 @@ TIMES: Mapping[str, frozenset[str]] = {
     "Service": frozenset({"created", "started", "changed", "ended", "retry_at"}),
     "ServiceReport": frozenset({"started_at", "written_at", "last_failure_at", "scaled_at"}),
     "Calibration": frozenset({"created"}),
+    "ViewReport": frozenset({"checked_at", "behind_since"}),
     "ServiceView": frozenset({"since"}),
     "ReplicaReport": frozenset({"started_at", "ready_at", "last_failure_at"}),
     "TenantView": frozenset({"added", "last_contact"}),

@@ -111,7 +111,7 @@ class ControlNode:
                 leases = control.ledger.snapshot.leases.values()
                 until_due = min(until_due, show_heartbeat(control.sites, leases))
             more = control.background.has_more() or control.rentals.has_more()
-            if more or control.candidates or not wanted.complete:
+            if more or control.candidates or not wanted.complete or self._has_moved_names():
                 return 0.0
             waits = [LONGEST_WAIT_SECONDS, until_due]
             if control.ledger.snapshot.deployments:
@@ -119,6 +119,11 @@ class ControlNode:
             if wanted.again_at is not None:
                 waits.append(wanted.again_at - control.timeline.now())
             return max(0.0, min(waits))
+
+    def _has_moved_names(self) -> bool:
+        """Return whether a service should look at its alias and at the tables behind its view."""
+        services = self.control.ledger.snapshot.services.values()
+        return self.control.names.may_have_moved and any(one.is_meant_to_run for one in services)
 
     def _is_sound(self) -> bool:
         """Return whether the store accepts commits. After a failure, a tick without changes proves nothing:

@@ -398,6 +398,9 @@ class FollowedNames:
     may have moved while no control node ran."""
 
     may_have_moved: bool = True
+    views_at: float = 0.0
+    """The time (Unix seconds) at which the services get the newest versions of the tables behind their views
+    again, although nothing has changed."""
 
     def look_again(self) -> None:
         """Let the next tick read the aliases that services follow."""

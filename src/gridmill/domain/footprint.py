@@ -21,6 +21,7 @@ from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobKind, JobSize
 from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.service_features import view_bytes
 from gridmill.domain.service_spec import ServiceSpec
 from gridmill.domain.training import LARGEST_BATCH, ModelKind, TrainingSpec
 
@@ -132,7 +133,8 @@ def memory_of(job: Job, size: JobSize, workers: int) -> int:
     if isinstance(spec, ServiceSpec) and spec.routes:
         return footprint.floor_bytes
     if isinstance(spec, ServiceSpec):
-        return footprint.base_bytes + service_bytes(spec.replicas)
+        extra = view_bytes(spec.replicas) if spec.has_view else 0
+        return footprint.base_bytes + service_bytes(spec.replicas) + extra
     if isinstance(spec, DatasetSpec):
         return footprint.base_bytes + _dataset_bytes(spec, footprint, size)
     if isinstance(spec, CommandSpec) and job.rows is not None:

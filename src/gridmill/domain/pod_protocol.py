@@ -28,6 +28,7 @@ from gridmill.domain.gang import Gang
 from gridmill.domain.job import Job, JobSize
 from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.route import AttemptTransfers, Staging
+from gridmill.domain.service_features import ViewOrders
 from gridmill.domain.serving import ServiceOrder
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.usage import ParallelTiming
@@ -164,8 +165,8 @@ class AttemptOrder:
     the folders that the order names. `staging` describes how the data of the attempt is transferred to a
     farm. `failed` has the names of the jobs that failed earlier, for a job that also runs after failures.
     `contents_uri` is the file in which the attempt lists the files of its output (`model.stored`); empty if
-    the attempt writes no list. `service` is the first order for the process of a service; None for all other
-    jobs.
+    the attempt writes no list. `service` is the first order for the process of a service, and `views` is the
+    content of its views. They are None for all other jobs.
     """
 
     attempt_id: str
@@ -195,6 +196,7 @@ class AttemptOrder:
     contents_uri: str = ""
     failed: tuple[str, ...] = ()
     service: ServiceOrder | None = None
+    views: ViewOrders | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,10 +324,12 @@ def secret_context(attempt_id: str, token: str) -> str:
 class ServiceUpdate:
     """The newest order for the process of a service. The pod stores it beside the attempt, unless it already
     has an order with this generation or a later one. The control node sends the message after each change,
-    and after each Hello of the pod."""
+    and after each Hello of the pod. `views` is the desired content of the views of the service; it replaces
+    the content before."""
 
     attempt_id: str
     order: ServiceOrder
+    views: ViewOrders | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

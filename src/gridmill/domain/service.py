@@ -3,6 +3,7 @@ processes, and the view that the user interfaces show."""
 
 import math
 from collections.abc import Mapping
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
@@ -12,6 +13,7 @@ from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.run import JobRun, Run
+from gridmill.domain.service_features import FeatureDefinition, FeatureSettings, view_bytes
 from gridmill.domain.service_keys import ServiceKey, key_lines
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, with_settings
 from gridmill.domain.service_size import ServiceSize, memory_for
@@ -106,6 +108,9 @@ class Service:
     there is none. `canary_model` is the reference to it, and `canary_follows` the alias that the service
     follows after the canary became its version.
 
+    `features` are the definitions of the contextual features that the service computes, by the ids of the
+    versions of the model. If a version is missing, requests send all its features.
+
     `report` is the last report of the process of the service, which belongs to the attempt `reported_by`.
     `route` is the router if the replicas run at another site; None if they run at the site `local` and accept
     connections at the address of the service themselves. Times are Unix times in seconds.
@@ -143,6 +148,7 @@ class Service:
     scaling: Scaling | None = None
     size: ServiceSize | None = None
     route: ServiceRoute | None = None
+    features: Mapping[str, FeatureDefinition] = field(default_factory=dict)
 
     @property
     def site(self) -> str:
@@ -165,6 +171,11 @@ class Service:
         host = f"[{self.host}]" if ":" in self.host else self.host
         scheme = "https" if self.settings.has_tls else "http"
         return f"{scheme}://{host}:{self.port}" if self.port else ""
+
+    @property
+    def feature_settings(self) -> FeatureSettings:
+        """The settings of the contextual features."""
+        return self.settings.features or FeatureSettings()
 
     @property
     def is_in_effect(self) -> bool:
@@ -205,13 +216,14 @@ class ServiceView:
 
 def pipeline_of(service: Service) -> Pipeline:
     """Return the pipeline with the job of a service, and with the job of its router if it has one."""
-    size = service.size
+    size, has_view = service.size, service.version in service.features
+    extra_bytes = view_bytes(service.replicas) if has_view else 0
     job = Job(
         name=JOB,
         resource=service.resource or None,
         cpus=float(service.replicas) if size is None else size.cpus,
-        memory_bytes=None if size is None else size.memory_bytes,
-        service=ServiceSpec(name=service.name, replicas=service.replicas),
+        memory_bytes=None if size is None else size.memory_bytes + extra_bytes,
+        service=ServiceSpec(name=service.name, replicas=service.replicas, has_view=has_view),
     )
     router = Job(name=ROUTE, at=LOCAL, cpus=1.0, service=ServiceSpec(name=service.name, routes=True))
     jobs = (job,) if service.route is None else (job, router)
@@ -229,9 +241,10 @@ def memory_needed(service: Service, replicas: int, assumed_bytes: int) -> int:
     """Return the memory of the service with this number of replicas: by measurement, or from the assumed
     memory of one replica."""
     size = service.size
+    extra_bytes = view_bytes(replicas) if service.version in service.features else 0
     if size is None:
-        return (replicas + 1) * assumed_bytes
-    return memory_for(replicas, size.replica_bytes, size.parent_bytes)
+        return (replicas + 1) * assumed_bytes + extra_bytes
+    return memory_for(replicas, size.replica_bytes, size.parent_bytes) + extra_bytes
 
 
 def run_name(service: str) -> str:

@@ -4,8 +4,11 @@ replicas compute the features, and the reports about it."""
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
+from typing import Any
 
-from gridmill.domain.artifact import Output
+from gridmill.domain.amounts import MIB
+from gridmill.domain.artifact import Artifact, Output
+from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 
@@ -172,3 +175,59 @@ def request_differences(before: Mapping[str, str], after: Mapping[str, str]) -> 
     return added + tuple(
         f"the type of the column `{name}` was {before[name]} and is {after[name]}" for name in changed
     )
+
+
+ALL_SENT = "*"
+"""As the only name in `sent`, it means that requests send all features, and nothing is computed by key."""
+_KEEPER_BYTES, _READER_BYTES = 768 * MIB, 128 * MIB
+
+
+def view_bytes(replicas: int) -> int:
+    """Return the additional memory of a service whose features come from a view: the process that keeps the
+    view, and the part of each replica (and of one more, during an update) that reads it."""
+    return _KEEPER_BYTES + (replicas + 1) * _READER_BYTES
+
+
+def may_need_view(spec: DatasetSpec, sequence: int | None) -> bool:
+    """Return whether requests for a model of this dataset can differ from the rows of the dataset."""
+    parts = (spec.windows, spec.lags, spec.joins, spec.asof_joins, spec.features, spec.encoders)
+    return sequence is not None or any(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureQuestion:
+    """A request to define the contextual features of a version of a model for the service `service`.
+
+    `dataset` is the version on which the model was trained, `spec` its declaration, and `inputs` are the
+    versions of its tables. `columns` and `sequence` are what the model reads. Folders of the service that are
+    not among the URIs in `kept` are deleted.
+    """
+
+    service: str
+    root: str
+    dataset: Artifact
+    spec: DatasetSpec
+    inputs: Mapping[str, Artifact]
+    columns: tuple[str, ...]
+    sequence: int | None = None
+    settings: FeatureSettings = FeatureSettings()
+    kept: tuple[str, ...] = ()
+
+    def table_names(self) -> dict[str, str]:
+        """Return the names of the artifacts (`pipeline/job`) of the tables, by their names in the
+        declaration."""
+        return {name: one.name for name, one in self.inputs.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureAnswer:
+    """The stored definition, or None if requests send all features. `error` has the form of the result of
+    `errors.to_body`; None if the features can be computed."""
+
+    definition: FeatureDefinition | None = None
+    error: Mapping[str, Any] | None = None
+
+
+def features_folder(service: str) -> str:
+    """Return the URI of the folder with the definitions and the views of a service."""
+    return f"services/{service}/features"

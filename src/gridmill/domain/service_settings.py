@@ -4,6 +4,7 @@ requests."""
 from ipaddress import ip_address
 
 from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.service_features import FeatureSettings, check_features
 from gridmill.domain.serving import RequestLog, ServiceOrder
 from gridmill.errors import InputError
 
@@ -39,6 +40,7 @@ class ServiceSettings:
     body has at most `max_body_bytes` bytes (default: 16 MiB).
 
     With `trust`, the service may run the code of a version that predicts with its own code.
+    `features` are the settings of the contextual features that the service computes.
     """
 
     host: str | None = None
@@ -56,6 +58,7 @@ class ServiceSettings:
     queue_limit: int | None = None
     max_body_bytes: int | None = None
     trust: bool | None = None
+    features: FeatureSettings | None = None
 
     @property
     def listening_host(self) -> str:
@@ -102,6 +105,8 @@ def check_settings(settings: ServiceSettings) -> None:
     _check_range("max_wait_seconds", settings.max_wait_seconds, 0.0, 10.0)
     _check_range("timeout_seconds", settings.timeout_seconds, 0.01, 3600.0)
     _check_range("max_body_bytes", settings.max_body_bytes, 1024, 1024**3)
+    if settings.features is not None:
+        check_features(settings.features)
     _check_not_open(settings)
 
 

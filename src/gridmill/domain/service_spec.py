@@ -13,7 +13,8 @@ after the last answer."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSpec:
     """The declaration of the job of the service `name`. `replicas` is the number of replicas for which the
-    attempt gets memory and CPUs. The record of the service has everything that an update can change.
+    attempt gets memory and CPUs. With `has_view`, a process keeps a view of contextual features. The record
+    of the service has everything that an update can change.
 
     With `routes`, the job runs the router of a service whose replicas run at another site.
 
@@ -24,6 +25,7 @@ class ServiceSpec:
     name: str
     replicas: int = 1
     routes: bool = False
+    has_view: bool = False
     calibrates: str = ""
     machine: str = ""
 

@@ -115,7 +115,7 @@ class OnlineFeatures:
         self.rules, self.policy = dict(rules or {}), policy or OnlinePolicy()
         self._encoders, self._clock = tuple(encoders), clock
         self._local = threading.local()
-        _check_rules(self.rules, plan)
+        check_rules(self.rules, plan)
 
     def close(self) -> None:
         """Close the connections of this thread."""
@@ -325,13 +325,14 @@ def _rule_values(
     return _RuledValues(values=column, statuses=tuple(statuses))
 
 
-def _check_rules(rules: Mapping[str, FeatureRule], plan: OnlinePlan) -> None:
+def check_rules(rules: Mapping[str, FeatureRule], plan: OnlinePlan) -> None:
+    """Raise InputError if a rule names a feature that is not computed by key."""
     for name in rules:
         if name not in plan.computed:
             raise InputError(
                 f"{name!r} is not a feature that is computed by key",
                 hint=f"These features are computed by key: {', '.join(plan.computed) or 'none'}.",
-                place=f"service.features.{name}",
+                place=f"features.rules.{name}",
             )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gridmill.codec import decode, encode
+from gridmill.domain.service_features import VIEWS_FILE, ViewOrders
 from gridmill.domain.serving import ORDER_FILE, REPORT_FILE, ServiceOrder
 from gridmill.errors import GridmillError
 
@@ -35,10 +36,18 @@ class ServiceFiles:
         path = self._folder / ORDER_FILE
         if self._generation(path) >= order.generation:
             return
-        partial = self._folder / f".{ORDER_FILE}.new"
+        self._replace(path, encode(order))
+
+    def write_views(self, orders: ViewOrders | None) -> None:
+        """Writes the desired content of the views, if there are any. Raises OSError."""
+        if orders is not None:
+            self._replace(self._folder / VIEWS_FILE, encode(orders))
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        partial = path.with_name(f".{path.name}.new")
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(encode(order))
+            file.write(content)
         os.replace(partial, path)
 
     def _generation(self, path: Path) -> int:

@@ -15,6 +15,7 @@ from gridmill.domain.job import JobKind
 from gridmill.domain.masking import Masking
 from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, EventType
 from gridmill.domain.resource import MeasuredUse
+from gridmill.domain.service_features import ViewOrders
 from gridmill.domain.serving import ServiceOrder
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.storage_uri import below
@@ -141,6 +142,7 @@ class Supervisor:
             if order.service is not None:
                 attempt.service = ServiceFiles(folder / "work", now)
                 attempt.service.write(order.service)
+                attempt.service.write_views(order.views)
         except FileExistsError:
             self._refuse(order, Cause.INTERNAL, f"attempt {attempt_id} was started before")
         except OSError as error:
@@ -260,12 +262,14 @@ class Supervisor:
             attempt.reader.end(time.monotonic())
             self._launch(attempt, warm=False)
 
-    def update_service(self, attempt_id: str, order: ServiceOrder) -> None:
-        """Writes the newest order of a service for its process. If the disk is full, the order is written
-        after the next Hello. An unknown attempt is ignored."""
+    def update_service(self, attempt_id: str, order: ServiceOrder, views: ViewOrders | None) -> None:
+        """Writes the newest order of a service for its process, and the content of its views. If the
+        disk is full, the order is written after the next Hello. An unknown attempt is ignored."""
         attempt = self._live.get(attempt_id)
         if attempt is not None and attempt.service is not None:
             with contextlib.suppress(OSError):
+                # the views come first: the process reads them when it has read the order
+                attempt.service.write_views(views)
                 attempt.service.write(order)
 
     def stop(self, attempt_id: str, reason: str, grace_seconds: float) -> None:

@@ -7,6 +7,7 @@ from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.preflight import PreflightRequest, PreflightResult
 from gridmill.domain.provenance import CodeFile, Provenance
+from gridmill.domain.service_features import FeatureAnswer, FeatureQuestion
 from gridmill.domain.source import Source
 from gridmill.domain.version_manifest import AliasMove, FileProblem, VerificationResult
 
@@ -58,6 +59,10 @@ class Storage(Protocol):
     def preflight(self, question: PreflightRequest) -> PreflightResult:
         """Check the data of jobs, and return the problems that the jobs would have with this data. The
         method takes a limited time and never raises an error."""
+
+    def define_features(self, question: FeatureQuestion) -> FeatureAnswer:
+        """Store the definition of the contextual features of a service. This method may take long: do not
+        call it while you hold the lock of the control node. Raises UnavailableError."""
 
     def remove(self, uri: str) -> None:
         """Delete a folder below the storage root; the call succeeds if the folder does not exist. Raises

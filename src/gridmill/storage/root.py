@@ -24,12 +24,14 @@ from uuid import uuid4
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.preflight import PreflightRequest, PreflightResult
 from gridmill.domain.provenance import CodeFile, Provenance
+from gridmill.domain.service_features import FeatureAnswer, FeatureQuestion
 from gridmill.domain.source import Source
 from gridmill.domain.storage_uri import below, path_below
 from gridmill.domain.version_manifest import AliasMove, FileProblem, VerificationResult
 from gridmill.errors import ConflictError, InputError, StorageError, UnavailableError, UnsafePathError
 from gridmill.ports.disk import GOING
 from gridmill.ports.storage import FileStat
+from gridmill.storage.define_process import define
 from gridmill.storage.file_hashes import SourceHashes, read_listing
 from gridmill.storage.manifests import keep_manifest, next_number, note_move
 from gridmill.storage.preflight_process import ask
@@ -323,6 +325,10 @@ class StorageRoot:
     def preflight(self, question: PreflightRequest) -> PreflightResult:
         """Returns the problems that a check of the data finds in jobs; see `storage.preflight_process`."""
         return ask(question)
+
+    def define_features(self, question: FeatureQuestion) -> FeatureAnswer:
+        """See Storage."""
+        return define(question)
 
     def remove(self, uri: str) -> None:
         """Deletes a folder or a file below the storage root. If the path is a link, the link is deleted, but

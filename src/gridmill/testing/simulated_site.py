@@ -34,6 +34,7 @@ from gridmill.domain.pod_protocol import (
     Welcome,
 )
 from gridmill.domain.resource import MeasuredUse
+from gridmill.domain.service_features import ViewOrders
 from gridmill.domain.serving import (
     LoadedVersion,
     ReplicaReport,
@@ -159,10 +160,10 @@ class SimulatedWorld:
 
     `behave` returns the behaviour of each attempt. `step` executes all events up to the present time of the
     clock, and `next_event` returns the time of the next event. Several methods of this class inject faults.
-    `orders` has the newest order of each attempt of a service. A service whose version is in `broken` does
-    not become ready. `dial_seconds` is the number of seconds that a new pod needs to connect. No pod starts
-    on the nodes in `unfit`, `lacking` and `left`. For nodes in `lacking` and `left`, the site reports the
-    reason.
+    `orders` has the newest order of each attempt of a service, and `views` has the newest content of its
+    views. A service whose version is in `broken` does not become ready. `dial_seconds` is the number of
+    seconds that a new pod needs to connect. No pod starts on the nodes in `unfit`, `lacking` and `left`. For
+    nodes in `lacking` and `left`, the site reports the reason.
     """
 
     def __init__(
@@ -186,6 +187,7 @@ class SimulatedWorld:
         self._refused: dict[str, PodReport] = {}
         self.dial_seconds = 0.1
         self.orders: dict[str, ServiceOrder] = {}
+        self.views: dict[str, ViewOrders] = {}
         self.broken: set[str] = set()
 
     def nodes(self) -> tuple[Node, ...]:
@@ -397,8 +399,10 @@ class SimulatedWorld:
                 case Start(order=order):
                     self._start(pod, order)
                     if order.service is not None:
+                        self._note_views(order.attempt_id, order.views)
                         self._serve(pod, order.attempt_id, order.service)
                 case ServiceUpdate():
+                    self._note_views(message.attempt_id, message.views)
                     self._serve(pod, message.attempt_id, message.order)
                 case Stop(attempt_id=attempt_id):
                     self._stop(pod, attempt_id)
@@ -426,6 +430,10 @@ class SimulatedWorld:
         pod.running[order.attempt_id] = execution
         self.executions.append(execution)
         pod.journal_event(order, self.clock.now(), EventType.STARTED, {"pid": len(self.executions)})
+
+    def _note_views(self, attempt_id: str, views: ViewOrders | None) -> None:
+        if views is not None:
+            self.views[attempt_id] = views
 
     def _serve(self, pod: SimulatedPod, attempt_id: str, order: ServiceOrder) -> None:
         """Reports that all replicas serve the order, or that they fail. An order that is not newer than the

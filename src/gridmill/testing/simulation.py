@@ -30,6 +30,12 @@ from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.preflight import PreflightRequest, PreflightResult, UncheckedJob
 from gridmill.domain.provenance import CodeFile, Provenance
 from gridmill.domain.run import Run
+from gridmill.domain.service_features import (
+    FeatureAnswer,
+    FeatureDefinition,
+    FeatureQuestion,
+    features_folder,
+)
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.domain.source import Source
 from gridmill.domain.version_manifest import AliasMove, FileProblem, VerificationResult
@@ -73,6 +79,18 @@ class NoStorage:
         """Returns no problems, because there are no files to check."""
         return PreflightResult(
             unchecked=tuple(UncheckedJob(job=job.name, why="simulated") for job in question.jobs)
+        )
+
+    def define_features(self, question: FeatureQuestion) -> FeatureAnswer:
+        """Returns a definition that reads all tables of the dataset."""
+        base = features_folder(question.service)
+        return FeatureAnswer(
+            definition=FeatureDefinition(
+                folder=f"{base}/definition-{question.dataset.number}",
+                view=f"{base}/view",
+                tables=question.table_names(),
+                request=dict.fromkeys(question.columns, "DOUBLE"),
+            )
         )
 
     def remove(self, uri: str) -> None:

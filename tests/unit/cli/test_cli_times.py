@@ -34,6 +34,7 @@ NOT_SHOWN = {
     "Plan",
     "PodEvent",
     "Provenance",
+    "ViewOrders",
     "DueDecision",
 }
 """Nouns that no command prints as JSON."""

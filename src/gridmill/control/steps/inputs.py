@@ -10,7 +10,7 @@ from gridmill.control.steps.gangs import gang_for
 from gridmill.control.steps.output_folders import folders_of_parts, output_uri
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.result_names import unknown_name
-from gridmill.control.steps.services import service_order
+from gridmill.control.steps.services import service_order, service_views
 from gridmill.control.steps.source_listing import NOTHING, SourceListing
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input
 from gridmill.domain.job import Job, JobKind, JobSize, check_kind
@@ -185,4 +185,5 @@ def order_for(catalog: Catalog, storage: Storage, transaction: Transaction, atte
         failed=failed_before(job_run, partial(transaction.get, JobRun)),
         contents_uri=contents_uri(uri) if job_run.part is None and job_run.probe is None else "",
         service=service_order(catalog, storage, transaction, job_run.job),
+        views=service_views(catalog, storage, transaction, job_run.job),
     )

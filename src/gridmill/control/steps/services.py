@@ -9,6 +9,7 @@ from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Channels
 from gridmill.control.steps.gangs import send_to_pod
 from gridmill.control.steps.references import fetch_artifact
+from gridmill.control.steps.service_features import view_orders, with_definitions
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.drift import changes
 from gridmill.domain.frozen import replace
@@ -33,6 +34,7 @@ from gridmill.domain.service import (
     request_log_uri,
     route_order_of,
 )
+from gridmill.domain.service_features import ViewOrders
 from gridmill.domain.service_size import CALIBRATION, Calibration
 from gridmill.domain.serving import ServiceOrder, ServiceReport
 from gridmill.domain.storage_uri import below
@@ -73,7 +75,16 @@ def order_for_process(catalog: Catalog, storage: Storage, service: Service) -> S
     has_environment = any(
         one is not None and one.output.details.get("environment") for one in (model, canary)
     )
-    return replace(order, start_seconds=ENVIRONMENT_SECONDS) if has_environment else order
+    order = replace(order, start_seconds=ENVIRONMENT_SECONDS) if has_environment else order
+    return with_definitions(storage, service, order)
+
+
+def service_views(
+    catalog: Catalog, storage: Storage, transaction: Transaction, job: Job
+) -> ViewOrders | None:
+    """Return the present content of the views of the service that a job runs; None if it has no views."""
+    service = transaction.get(Service, job.service.name) if job.service is not None else None
+    return view_orders(catalog, storage, service, transaction.now) if service is not None else None
 
 
 def can_run_services(channels: Channels, pod_id: str) -> bool:
@@ -88,7 +99,9 @@ def send_order(
     not connected gets the order after its next Hello."""
     attempt = live_attempt(transaction, service)
     if attempt is not None:
-        _send(channels, transaction, attempt, order_for_process(catalog, storage, service))
+        order = order_for_process(catalog, storage, service)
+        views = view_orders(catalog, storage, service, transaction.now)
+        _send(channels, transaction, attempt, order, views)
     send_route_order(channels, transaction, service)
 
 
@@ -109,8 +122,14 @@ def send_route_order(channels: Channels, transaction: Transaction, service: Serv
         _send(channels, transaction, router, route_order_of(service, service.route))
 
 
-def _send(channels: Channels, transaction: Transaction, attempt: Attempt, order: ServiceOrder) -> None:
-    update = ServiceUpdate(attempt_id=attempt.id, order=order)
+def _send(
+    channels: Channels,
+    transaction: Transaction,
+    attempt: Attempt,
+    order: ServiceOrder,
+    views: ViewOrders | None = None,
+) -> None:
+    update = ServiceUpdate(attempt_id=attempt.id, order=order, views=views)
     transaction.then(partial(send_to_pod, channels, attempt.pod_id, update))
 
 

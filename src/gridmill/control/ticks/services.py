@@ -2,14 +2,21 @@
 now, and a service whose run has ended is marked as ended."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from functools import partial
 
-from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import BackgroundReads, Endings, FollowedNames, RunCreation
 from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.control.steps.reuse_forecast import why_broken
 from gridmill.control.steps.run_lifecycle import begin_run
+from gridmill.control.steps.service_features import (
+    define_features,
+    feature_question,
+    why_other_requests,
+    with_definition,
+)
 from gridmill.control.steps.services import add_event, changed_version, send_order
 from gridmill.domain.amounts import show_seconds
 from gridmill.domain.artifact import Artifact
@@ -17,6 +24,7 @@ from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.service import JOB, Service, ServiceState, pipeline_of, why_not_served
 from gridmill.domain.service_canary import with_canary, without_canary
+from gridmill.domain.service_features import CHECK_SECONDS, FeatureDefinition
 from gridmill.domain.states import RunState
 from gridmill.errors import GridmillError, NotFoundError, StorageError, explained
 from gridmill.scheduler.outcomes import backoff_seconds
@@ -28,11 +36,13 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 900.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedAlias:
     """The version that the alias of a service names now, or None with the reason in `problem`. `current` is
-    the version that the service serves."""
+    the version that the service serves. `features` is the definition of the contextual features of the
+    target."""
 
     current: Artifact
     target: Artifact | None = None
     problem: str = ""
+    features: FeatureDefinition | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +73,17 @@ def keep_services(
     for service in services:
         if service.retry_at is not None and service.retry_at <= transaction.now:
             transaction.put(_start_again(creation, transaction, service))
-    if names.may_have_moved:
+    has_moved = names.may_have_moved
+    if has_moved:
         names.may_have_moved = False
         for service in services:
             current = transaction.get(Service, service.name)
             if current is not None and current.is_meant_to_run and current.follows:
                 _follow(endings, reads, names, transaction, current)
-    if transaction.nouns:
+    if has_moved or now >= names.views_at:
+        names.views_at = now + CHECK_SECONDS
+        _send_views(endings, transaction, services)
+    if transaction.nouns or transaction.after:
         ledger.stage(transaction)
     waits = [one.retry_at - now for one in ledger.snapshot.services.values() if one.retry_at is not None]
     return max(0.0, min(waits, default=math.inf))
@@ -86,6 +100,15 @@ def _start_again(creation: RunCreation, transaction: Transaction, service: Servi
     again = replace(service, run_id=run.id, started=transaction.now, retry_at=None)
     add_event(transaction, again, ServiceState.STARTING, f"starts again with {service.version}")
     return again
+
+
+def _send_views(endings: Endings, transaction: Transaction, services: Iterable[Service]) -> None:
+    """Send the newest versions of the tables behind the views. Services also get unchanged versions, so that
+    they know that their views are fresh."""
+    for service in services:
+        current = transaction.get(Service, service.name)
+        if current is not None and current.is_meant_to_run and current.features:
+            send_order(endings.catalog, endings.storage, endings.channels, transaction, current)
 
 
 def _ended(ledger: Ledger, services: list[Service]) -> Iterator[tuple[Service, EndedRun]]:
@@ -133,7 +156,7 @@ def _follow(
     transaction: Transaction,
     service: Service,
 ) -> None:
-    followed = _read_alias(endings.catalog, reads, service, names.look_again)
+    followed = _read_alias(endings, reads, service, names.look_again)
     if followed is None:
         return
     after = decide_follow(service, followed, transaction.now)
@@ -149,10 +172,11 @@ def _follow(
 
 
 def _read_alias(
-    catalog: Catalog, reads: BackgroundReads, service: Service, look_again: Callable[[], None]
+    endings: Endings, reads: BackgroundReads, service: Service, look_again: Callable[[], None]
 ) -> FollowedAlias | None:
     """Return the version that the alias names. The result is None while the files of the version are being
-    checked; `look_again` is called after the check."""
+    checked, or its features are being defined; `look_again` is called afterwards."""
+    catalog = endings.catalog
     current = fetch_artifact(catalog, service.version)
     try:
         target = find_version(catalog, service.follows)
@@ -163,7 +187,47 @@ def _read_alias(
     broken = why_broken(reads, (target,), f"service {service.name}", then=look_again)
     if broken is None:
         return None
-    return FollowedAlias(current=current, target=target, problem=broken)
+    if broken:
+        return FollowedAlias(current=current, target=target, problem=broken)
+    return _with_features(endings, reads, service, FollowedAlias(current=current, target=target), look_again)
+
+
+def _with_features(
+    endings: Endings,
+    reads: BackgroundReads,
+    service: Service,
+    followed: FollowedAlias,
+    look_again: Callable[[], None],
+) -> FollowedAlias | None:
+    """Return the followed alias with the definition of the features of its version. The result is None while
+    the features are being defined in the background."""
+    target = followed.target
+    if target is None or why_not_served(target, followed.current):
+        return followed
+    try:
+        question = feature_question(
+            endings.catalog, endings.storage, service.name, target, service.feature_settings, service.features
+        )
+        if question is None:
+            return followed
+        key = f"features of {target.id} for {service.name}"
+        if key not in reads.pending.files:
+            define = partial(define_features, endings.storage, question)
+            reads.runner.submit(key, define, partial(_keep, reads, key, look_again))
+        future: Future[FeatureDefinition | None] | None = reads.pending.files.pop(key, None)
+        return None if future is None else replace(followed, features=future.result())
+    except GridmillError as error:
+        return replace(followed, problem=explained(error))
+
+
+def _keep(
+    reads: BackgroundReads,
+    key: str,
+    look_again: Callable[[], None],
+    future: "Future[FeatureDefinition | None]",
+) -> None:
+    reads.pending.files[key] = future
+    look_again()
 
 
 def decide_follow(service: Service, followed: FollowedAlias, now: float) -> Service:
@@ -179,7 +243,12 @@ def decide_follow(service: Service, followed: FollowedAlias, now: float) -> Serv
         return replace(after, refused="", refusal="") if after.refusal else after
     if target.id == service.refused or (percent is not None and target.id == service.canary):
         return service
-    why = followed.problem or why_not_served(target, followed.current)
+    before = service.features.get(service.version)
+    why = (
+        followed.problem
+        or why_not_served(target, followed.current)
+        or why_other_requests(before, followed.features)
+    )
     if why:
         return _refused(
             service, target.id, f"{service.follows} names {target.id}, which is not served: {why}"
@@ -188,8 +257,10 @@ def decide_follow(service: Service, followed: FollowedAlias, now: float) -> Serv
         after = with_canary(
             service, target, model=service.model, follows=service.follows, percent=percent, now=now
         )
-        return replace(after, refused="", refusal="")
-    return changed_version(service, target, service.follows, service.model, now)
+        after = replace(after, refused="", refusal="")
+    else:
+        after = changed_version(service, target, service.follows, service.model, now)
+    return with_definition(after, target.id, followed.features)
 
 
 def _refused(service: Service, version: str, why: str) -> Service:

@@ -4,6 +4,12 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.steps.certificates import check_certificate
 from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.control.steps.run_lifecycle import begin_run, resource_of, stop_run
+from gridmill.control.steps.service_features import (
+    define_features,
+    feature_question,
+    why_other_requests,
+    with_definition,
+)
 from gridmill.control.steps.services import add_event, changed_version, live_attempt, send_order
 from gridmill.control.usecases.service_sizes import ServiceSizeUseCases, check_range, check_rate
 from gridmill.domain.amounts import show_bytes
@@ -29,6 +35,12 @@ from gridmill.domain.service import (
     why_not_served,
 )
 from gridmill.domain.service_canary import DEFAULT_PERCENT, check_percent, with_canary, with_percent
+from gridmill.domain.service_features import (
+    ALL_SENT,
+    FeatureDefinition,
+    FeatureSettings,
+    features_folder,
+)
 from gridmill.domain.service_keys import without_hashes
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, check_settings, merged
 from gridmill.domain.service_size import MOST_REPLICAS
@@ -45,6 +57,14 @@ class _Model:
     reference: str
     version: Artifact
     follows: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Features:
+    """The definition of the contextual features of a version. It is None if requests send all features."""
+
+    version: str
+    definition: FeatureDefinition | None
 
 
 class ServiceUseCases(ServiceSizeUseCases):
@@ -83,6 +103,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         self._check_settings(name, settings)
         chosen = self._model_to_start(name, model)
         check_trusted(chosen.version, self._settings_after(name, settings))
+        definition = self._defined(name, chosen.version, settings)
         with self._node.changing() as transaction:
             before = self._ledger.snapshot.services.get(name)
             wanted = Service(
@@ -102,11 +123,13 @@ class ServiceUseCases(ServiceSizeUseCases):
                 created=before.created if before is not None else transaction.now,
                 started=transaction.now,
                 changed=transaction.now,
+                features=before.features if before is not None else {},
             )
             is_running = before is not None and before.is_meant_to_run and before.retry_at is None
             if before is not None and not is_running and not (model or replicas or rate):
                 wanted = replace(wanted, replicas=before.replicas, rate=before.rate)
                 least_replicas = before.scaling.least if before.scaling is not None else None
+            wanted = with_definition(wanted, wanted.version, definition)
             wanted = self._with_size(wanted, least_replicas)
             if before is not None and is_running:
                 check_same(before, wanted)
@@ -123,6 +146,8 @@ class ServiceUseCases(ServiceSizeUseCases):
         if used.site != LOCAL:
             check_serves(service, used, self._ledger.snapshot.sites.get(used.site))
             service = replace(service, route=ServiceRoute(site=used.site))
+            if service.version in service.features:
+                _check_computes(service)
             pipeline = pipeline_of(service)
         run = begin_run(self._control.run_creation, transaction, pipeline, force=False)
         transaction.put(replace(service, run_id=run.id))
@@ -167,6 +192,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             )
         chosen = self._model(model) if model else None
         second = self._model(canary) if canary else None
+        features = self._defined_for_update(name, chosen or second, settings)
         with self._node.changing() as transaction:
             service = self._running_service(name)
             if expected is not None and expected != service.generation:
@@ -175,6 +201,8 @@ class ServiceUseCases(ServiceSizeUseCases):
                 )
             after = self._updated(transaction, service, chosen, replicas, least_replicas)
             after = self._with_canary(after, second, weight_percent, transaction.now)
+            if features is not None:
+                after = _with_features(service, after, features, bool(chosen or second))
             after = self._reconfigured(after, port or service.port, settings, transaction.now)
             for one in (chosen, second):
                 if one is not None:
@@ -183,6 +211,39 @@ class ServiceUseCases(ServiceSizeUseCases):
                 raise not_in_effect(service)
             self._change(transaction, service, after)
         return self.service(name)
+
+    def _defined(self, name: str, version: Artifact, change: ServiceSettings) -> FeatureDefinition | None:
+        """Store the definition of the contextual features of a version, and return it. The result is None if
+        requests send all features. Raises InputError that names each feature that cannot be computed by
+        key."""
+        with self._node.lock:
+            before = self._ledger.read(Service, name)
+            settings = merged(before.settings if before is not None else NO_SETTINGS, change)
+            wanted = settings.features or FeatureSettings()
+            definitions = before.features if before is not None else {}
+            control = self._control
+            question = feature_question(control.catalog, control.storage, name, version, wanted, definitions)
+        definition = define_features(self._control.storage, question)
+        if definition is None and wanted.rules:
+            raise InputError(
+                f"no feature of {version.id} is computed by key, so {next(iter(wanted.rules))!r} has no rule",
+                place="features.rules",
+            )
+        return definition
+
+    def _defined_for_update(
+        self, name: str, chosen: _Model | None, change: ServiceSettings
+    ) -> _Features | None:
+        """Define the features again if an update changes the version or the settings of features."""
+        if chosen is None and change.features is None:
+            return None
+        with self._node.lock:
+            service = self._running_service(name)
+            version = fetch_artifact(self._control.catalog, service.version)
+        if chosen is not None:
+            _check_served(chosen.version, version)
+            version = chosen.version
+        return _Features(version=version.id, definition=self._defined(name, version, change))
 
     def _updated(
         self,
@@ -291,6 +352,7 @@ class ServiceUseCases(ServiceSizeUseCases):
                     f"service {name!r} is running", hint=f"Stop it first: gridmill stop service {name}"
                 )
             transaction.delete(Service, name)
+            self._control.discarded.append(features_folder(name))
 
     def _known_service(self, name: str) -> Service:
         service = self._ledger.read(Service, name)
@@ -402,6 +464,28 @@ _NO_SERVICES = {
     SiteKind.BATCH: "a batch service runs jobs that end, and has no connection to them",
 }
 """The kinds of sites at which services do not run, each with the reason."""
+
+
+def _check_computes(service: Service) -> None:
+    """Raise InputError if a service cannot compute contextual features at its site."""
+    if service.site != LOCAL:
+        raise InputError(
+            f"service {service.name!r} computes contextual features, which only services at the site `local` "
+            f"can do, not at {service.site!r}",
+            hint=f"Leave out the resource, or let requests send all features (sent: ['{ALL_SENT}']).",
+            place="resource",
+        )
+
+
+def _with_features(before: Service, after: Service, features: _Features, is_new_version: bool) -> Service:
+    """Return the service with the definition of the features of its version. Raises InputError if clients
+    would have to send other columns to another version."""
+    why = why_other_requests(before.features.get(before.version), features.definition)
+    if is_new_version and why:
+        raise InputError(f"{features.version} cannot be served: {why}", place="model")
+    if features.definition is not None:
+        _check_computes(after)
+    return with_definition(after, features.version, features.definition)
 
 
 def _before(before: Service | None, version: Artifact) -> str:

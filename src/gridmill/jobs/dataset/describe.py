@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from gridmill.codec import to_builtins
 from gridmill.domain.artifact import ArtifactKind, Output
-from gridmill.domain.dataset import DatasetSpec, Join, Label
+from gridmill.domain.dataset import DECLARATION, DatasetSpec, Join, Label
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobSize
 from gridmill.domain.remarks import REMARKS
@@ -405,6 +406,7 @@ def make_result(
             "label_after": _label_after(clocked(spec.label, spec.basis)),
             "time": compiled.time,
             "entity": list(compiled.entity),
+            DECLARATION: to_builtins(spec),
             "splits": dict(sorted(tally.splits.items())),
             "bounds": _bounds(query.bounds),
             "dropped": dict(sorted(tally.dropped.items())),

@@ -1,0 +1,132 @@
+"""A service of a home whose model reads windows: it computes them from the sinks, follows the loads of the
+sinks, and refuses to start if features cannot be computed by key."""
+
+import http.client
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Place
+from tests.kit.services import wait_for
+
+pytestmark = pytest.mark.e2e
+PIPELINE = """
+pipeline: w
+parameters:
+  file: rows.csv
+jobs:
+  rows:
+    sink: {source: {path: "${file}"}}
+  features:
+    dataset:
+      basis: {table: rows, time: day, entity: id}
+      windows:
+        - {column: x, aggregates: [mean, count], span: 2d}
+      lags:
+        - {column: x, steps: [1]}
+      label: {column: y, steps: 1}
+      split: {validation: 0.2, test: 0.2}
+  m:
+    training: {dataset: features, model: gbdt, trees: 2}
+"""
+AS_OF = "2024-05-01T12:00:00Z"
+
+
+def csv_rows(days: int) -> str:
+    rows = [
+        f"{1 + day % 2},2024-{1 + day // 28:02}-{1 + day % 28:02},{day % 7},{day % 7 * 2}"
+        for day in range(days)
+    ]
+    return "\n".join(["id,day,x,y", *rows, ""])
+
+
+def call(port: int, path: str, body: object) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("POST", path, json.dumps(body))
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def asked(port: int) -> dict[str, Any]:
+    row = {"id": 1, "x": 1.0, "y": 2.0, "day": AS_OF}
+    status, answer = call(port, "/predict?features=values", {"rows": [row]})
+    assert status == 200, answer
+    about: dict[str, Any] = answer["features"]
+    return about
+
+
+def test_a_service_computes_windows_and_follows_the_loads_of_its_sinks(place: Place) -> None:
+    file = place.write(PIPELINE)
+    place.write(csv_rows(112), "rows.csv")
+    done = place.gridmill("run", file)
+    assert done.returncode == 0, done.stderr
+    settings = place.write(
+        "reach_back: all\nrules:\n  x_mean_2d: {max_age: 3d, default: -1}\n", "features.yaml"
+    )
+    view = place.json("start", "service", "rain", "--model", "w/m", "--features", settings)
+    assert (view["state"], view["ready"]) == ("running", 1)
+    port = view["service"]["port"]
+    first = asked(port)
+    assert set(first["view"]) == {"rows"}
+    assert (first["values"][0]["x_count_2d"], first["values"][0]["x_mean_2d"]) == (0, -1.0)
+    assert first["defaulted"] == {"x_mean_2d": [0]}
+
+    # a row that is loaded later is visible to the next requests
+    place.write("id,day,x,y\n1,2024-05-01,5,7\n", "more.csv")
+    done = place.gridmill("run", file, "--set", "file=more.csv", "--only", "rows")
+    assert done.returncode == 0, done.stderr
+    about = wait_for("the new row", lambda: (one := asked(port))["view"] != first["view"] and one)
+    assert about["values"][0]["x_count_2d"] == 1
+    assert about["values"][0]["x_mean_2d"] == 5.0
+    assert about["values"][0]["x_lag_1"] == 5.0
+    assert "defaulted" not in about
+
+    def report() -> dict[str, Any]:
+        shown: dict[str, Any] = place.json("show", "service", "rain")["service"]["report"]["views"][0]
+        return shown
+
+    seen = wait_for("the report", lambda: (one := report())["held"] == {"rows": "w/rows@2"} and one)
+    assert (seen["state"], seen["behind_since"]) == ("fresh", None)
+    assert datetime.now(UTC) - datetime.fromisoformat(seen["checked_at"]) < timedelta(minutes=5)
+    assert "w/rows@2" in place.gridmill("show", "service", "rain").stdout
+
+    # an update of the settings of features needs no restart by hand
+    place.write("reach_back: all\nrules:\n  x_mean_2d: {default: -2}\n", "features.yaml")
+    updated = place.json("update", "service", "rain", "--features", settings)
+    assert updated["service"]["generation"] == 2
+    status, answer = call(port, "/predict?features=values", {"rows": [{"id": 9, "x": 1.0, "y": 2.0}]})
+    assert (status, answer["features"]["values"][0]["x_mean_2d"]) == (200, -2.0)
+    assert place.json("stop", "service", "rain")["state"] == "stopped"
+
+
+def test_a_start_is_refused_by_the_names_of_features_and_rules(place: Place) -> None:
+    windows = "- {column: x, aggregates: [mean, count], span: 2d}"
+    over_labels = "- {column: label, aggregates: [mean], span_rows: 3}"
+    file = place.write(PIPELINE.replace(windows, over_labels))
+    place.write(csv_rows(112), "rows.csv")
+    done = place.gridmill("run", file)
+    assert done.returncode == 0, done.stderr
+    refused = place.gridmill("start", "service", "rain", "--model", "w/m")
+    assert refused.returncode == 2
+    assert "label_mean_3rows: it reads labels that are values of later rows" in refused.stderr
+    assert "sent: [label_mean_3rows]" in refused.stderr
+    settings = place.write("rules:\n  rain: {default: 1}\nsent: [label_mean_3rows]\n", "features.yaml")
+    refused = place.gridmill("start", "service", "rain", "--model", "w/m", "--features", settings)
+    assert refused.returncode == 2
+    assert "'rain' is not a feature that is computed by key" in refused.stderr
+    place.write("sent: [label_mean_3rows]\n", "features.yaml")
+    view = place.json("start", "service", "rain", "--model", "w/m", "--features", settings)
+    row = {"id": 1, "x": 1.0, "y": 2.0, "label_mean_3rows": 4.0, "day": AS_OF}
+    port = view["service"]["port"]
+    assert call(port, "/predict", {"rows": [row]})[0] == 422  # before the oldest as-of time
+    del row["day"]
+    assert call(port, "/predict", {"rows": [row]})[0] == 200
+    del row["label_mean_3rows"]
+    status, answer = call(port, "/predict", {"rows": [row]})
+    assert (status, answer["problems"][0]["field"]) == (422, "label_mean_3rows")
+    assert place.json("stop", "service", "rain")["state"] == "stopped"

@@ -1,0 +1,174 @@
+"""Contextual features of services on a simulated grid: their definitions, and the versions of tables that
+their views follow."""
+
+import pytest
+from test_races import service as cases_of
+from test_races import simulation
+from test_services import FOREVER, a_model, is_running, running_execution, started, until
+from test_versions import alias
+
+from gridmill.codec import to_builtins
+from gridmill.control.usecases.service import Service as Cases
+from gridmill.domain.artifact import Artifact, ArtifactKind, Latest, Output
+from gridmill.domain.dataset import DECLARATION, Aggregate, Basis, DatasetSpec, Lag, Window
+from gridmill.domain.job import JobKind
+from gridmill.domain.resource import Resource
+from gridmill.domain.service_features import CHECK_SECONDS, FeatureRule, FeatureSettings, ViewOrders
+from gridmill.domain.service_settings import ServiceSettings
+from gridmill.domain.site import Site, SiteKind
+from gridmill.errors import InputError
+from gridmill.ports.store import Put
+from gridmill.testing.simulated_site import Behaviour
+from gridmill.testing.simulation import Simulation
+
+WINDOWS = DatasetSpec(
+    basis=Basis(table="rows", time="at", entity=("id",)),
+    windows=(Window(column="x", aggregates=(Aggregate.MEAN,), span_seconds=60.0, table="other/sales"),),
+    lags=(Lag(column="x", steps=(1,)),),
+)
+PLAIN = DatasetSpec(basis=Basis(table="rows", time="at"))
+
+
+def version(name: str, number: int, kind: ArtifactKind, **details: object) -> Artifact:
+    output = Output(kind=kind, uri=f"{name}/{number}", table_version=number, details=details)
+    return Artifact(id=f"{name}@{number}", name=name, number=number, output=output, fingerprint=f"{number}")
+
+
+def dataset(number: int, spec: DatasetSpec) -> Artifact:
+    return version("w/d", number, ArtifactKind.DATASET, **{DECLARATION: to_builtins(spec)})
+
+
+@pytest.fixture
+def grid() -> Simulation:
+    made = simulation(lambda order: Behaviour(seconds=FOREVER))
+    versions = [
+        version("w/rows", 1, ArtifactKind.SINK, outages=[], columns=["large"]),
+        version("other/sales", 4, ArtifactKind.SINK),
+        dataset(1, WINDOWS),
+        dataset(2, PLAIN),
+        a_model(1, dataset="w/d@1"),
+        a_model(2, dataset="w/d@1"),
+        a_model(3, dataset="w/d@2"),
+    ]
+    made.store.commit([Put(noun=one, expected=0) for one in versions])
+    return made
+
+
+@pytest.fixture
+def cases(grid: Simulation) -> Cases:
+    return cases_of(grid)
+
+
+def views(grid: Simulation) -> ViewOrders:
+    return grid.world.views[running_execution(grid).order.attempt_id]
+
+
+def held(grid: Simulation) -> list[dict[str, str]]:
+    return [{name: one.artifact for name, one in view.tables.items()} for view in views(grid).views]
+
+
+def test_a_service_gets_the_newest_versions_of_the_tables_behind_its_view(
+    grid: Simulation, cases: Cases
+) -> None:
+    view = started(grid, cases)
+    order = grid.world.orders[running_execution(grid).order.attempt_id]
+    assert order.versions[0].features == "/simulated/services/rain/features/definition-1"
+    assert held(grid) == [{"rows": "w/rows@1", "other/sales": "other/sales@4"}]
+    (sent,) = views(grid).views
+    assert sent.definition == order.versions[0].features
+    assert sent.tables["rows"].output.details == {"outages": []}
+    job = running_execution(grid).order.job
+    assert job.service is not None
+    assert job.service.has_view
+    # a load of a table reaches the running process
+    load = version("w/rows", 2, ArtifactKind.SINK)
+    with grid.node.changing() as transaction:
+        transaction.put(load, Latest(name="w/rows", artifact=load.id, run="w-2", order=2))
+    assert grid.run_until(lambda: held(grid)[0]["rows"] == "w/rows@2", at_most_steps=200)
+    assert is_running(cases.service("rain"))
+    assert cases.service("rain").service.generation == view.service.generation
+
+
+def test_unchanged_versions_are_sent_again_so_that_the_view_is_known_to_be_fresh(
+    grid: Simulation, cases: Cases
+) -> None:
+    started(grid, cases)
+    first = views(grid).checked_at
+    assert grid.run_until(lambda: views(grid).checked_at >= first + CHECK_SECONDS, at_most_steps=200)
+    assert held(grid) == [{"rows": "w/rows@1", "other/sales": "other/sales@4"}]
+
+
+def test_a_service_without_windows_has_no_view(grid: Simulation, cases: Cases) -> None:
+    started(grid, cases, model="w/m@3")
+    assert running_execution(grid).order.attempt_id not in grid.world.views
+    job = running_execution(grid).order.job
+    assert job.service is not None
+    assert not job.service.has_view
+
+
+def test_requests_that_send_all_features_need_no_view(grid: Simulation, cases: Cases) -> None:
+    settings = ServiceSettings(features=FeatureSettings(sent=("*",)))
+    view = started(grid, cases, settings=settings)
+    assert view.service.features == {}
+    rules = FeatureSettings(sent=("*",), rules={"x": FeatureRule(default=1.0)})
+    with pytest.raises(InputError, match="no feature of w/m@1 is computed by key"):
+        cases.update_service("rain", settings=ServiceSettings(features=rules))
+
+
+def test_a_version_whose_requests_need_other_columns_is_refused(grid: Simulation, cases: Cases) -> None:
+    started(grid, cases, model="w/m@3")
+    with pytest.raises(
+        InputError, match="w/m@1 cannot be served: requests send keys instead of all features"
+    ):
+        cases.update_service("rain", model="w/m@1")
+    cases.set_alias(alias("champion", 3))
+    cases.update_service("rain", model="w/m@champion")
+    until(grid, cases, is_running)
+    cases.set_alias(alias("champion", 1))
+    until(grid, cases, lambda view: "requests send keys" in view.service.refusal)
+    assert cases.service("rain").service.version == "w/m@3"
+
+
+def test_an_alias_that_moves_brings_the_definition_of_its_version(grid: Simulation, cases: Cases) -> None:
+    cases.set_alias(alias("champion", 1))
+    started(grid, cases, model="w/m@champion")
+    cases.set_alias(alias("champion", 2))
+    view = until(grid, cases, lambda one: is_running(one) and one.service.version == "w/m@2")
+    assert set(view.service.features) == {"w/m@1", "w/m@2"}
+    back = cases.rollback_service("rain")
+    assert back.service.version == "w/m@1"
+    until(grid, cases, is_running)
+    order = grid.world.orders[running_execution(grid).order.attempt_id]
+    assert order.versions[0].features.endswith("definition-1")
+
+
+def test_a_table_that_was_never_loaded_is_named(grid: Simulation, cases: Cases) -> None:
+    spec = DatasetSpec(
+        basis=Basis(table="none", time="at", entity=("id",)), lags=(Lag(column="x", steps=(1,)),)
+    )
+    grid.store.commit([Put(noun=one, expected=0) for one in (dataset(9, spec), a_model(9, dataset="w/d@9"))])
+    with pytest.raises(InputError, match="are computed from w/none, which has no version"):
+        cases.start_service("rain", model="w/m@9")
+
+
+def test_features_are_computed_only_at_the_local_site(grid: Simulation, cases: Cases) -> None:
+    far = Site(name="lab", kind=SiteKind.CLUSTER, nodes=grid.world.nodes())
+    grid.store.commit([Put(noun=far, expected=0)])
+    grid.node.control.ledger.doubtful = True
+    with grid.node.changing() as transaction:
+        transaction.put(Resource(name="remote", type=JobKind.SERVICE, site="lab"))
+    with pytest.raises(
+        InputError, match="computes contextual features, which only services at the site `local`"
+    ):
+        cases.start_service("rain", model="w/m@1", resource="remote")
+
+
+def test_a_removed_service_leaves_no_views(grid: Simulation, cases: Cases) -> None:
+    started(grid, cases)
+    cases.stop_service("rain")
+    until(grid, cases, lambda view: not view.service.is_meant_to_run)
+    cases.remove_service("rain")
+    assert grid.run_until(
+        lambda: "services/rain/features" in grid.storage.removed,
+        at_most_steps=200,  # type: ignore[attr-defined]
+    )
