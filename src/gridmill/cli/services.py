@@ -341,10 +341,13 @@ def _wait(client: Client, view: ServiceView) -> ServiceView:
 
 def _print(view: ServiceView, *, as_json: bool) -> None:
     if as_json:
-        return emit(view)
+        emit(view)
+        return
     service = view.service
     what = f"service {service.name} {view.state}: {service.version}"
-    return print(f"{what} at {view.url}" if view.url else what)
+    print(f"{what} at {view.url}" if view.url else what)
+    if view.rental and view.state not in _ENDED:
+        print(f"  {view.rental}")
 
 
 def _check(view: ServiceView, *, waited: bool) -> None:
@@ -425,6 +428,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         *settings_facts(service),
         ("resource", service.resource),
         ("site", service.site if service.route is not None else ""),
+        ("rental", view.rental),
         ("project", service.project if service.project != DEFAULT else ""),
         *(("drift", one.text) for one in (report.drift if report is not None and view.since else ())),
         ("since", moment(view.since)),

@@ -198,6 +198,7 @@ class Service:
 class ServiceView:
     """A service as the user interfaces show it. `state` is its present state, and `message` is the reason if
     it does not run as it should. `url` is its address; empty until a replica has listened for the first time.
+    `rental` is the price and the limits of the rented machine on which it runs; empty if there is none.
     `ready` is the number of replicas that are ready, and `since` is the time since which the process of the
     service runs (None: it does not run). The record `service` has the report with each replica."""
 
@@ -207,6 +208,7 @@ class ServiceView:
     ready: int = 0
     since: float | None = None
     message: str = ""
+    rental: str = ""
 
     @property
     def name(self) -> str:

@@ -13,7 +13,7 @@ from gridmill.domain.rental_terms import rental_terms
 from gridmill.domain.resource import Resource
 from gridmill.domain.site import Node, Site
 from gridmill.errors import InputError
-from gridmill.scheduler.rental_choice import Market, misfit
+from gridmill.scheduler.rental_choice import Market, misfit, price_of
 
 MOST_EXAMPLES = 8
 """The number of offers that are kept as the reason why no offer is within the terms of a resource."""
@@ -52,6 +52,14 @@ def types_within_terms(site: Site, settings: Mapping[str, str]) -> frozenset[str
     sizes = {capacity_of(offer) for offer in site.market.offers if not _outside(terms, offer)}
     types = {type_of(node.name): node.capacity for node in site.nodes}
     return frozenset(name for name, size in types.items() if any(size.fits_in(other) for other in sizes))
+
+
+def lowest_price(site: Site, terms: RentalTerms) -> int | None:
+    """Return the lowest price per hour of the offers within the terms, in micro-units of their currency. The
+    result is None if no such offer or no price is known."""
+    offers = site.market.offers if site.market is not None else ()
+    prices = (price_of(offer, spot=terms.spot) for offer in offers if not _outside(terms, offer))
+    return min((price for price in prices if price is not None), default=None)
 
 
 def why_none_within_terms(site: Site, settings: Mapping[str, str]) -> str:

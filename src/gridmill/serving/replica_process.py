@@ -120,8 +120,9 @@ class ReplicaProcess:
             self.failure = beat["failure"]
             return
         self._busy_seconds = beat["busy_seconds"]
-        load = beat["load"]
-        self.load = ReplicaLoad(**{**load, "durations": tuple(load["durations"])})
+        if "load" in beat:  # a router reports none
+            load = beat["load"]
+            self.load = ReplicaLoad(**{**load, "durations": tuple(load["durations"])})
         self._versions = tuple(
             LoadedVersion(label=one["label"], verification=Verification(one["verification"]))
             for one in beat["versions"]

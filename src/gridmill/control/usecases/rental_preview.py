@@ -194,7 +194,11 @@ def away_text(kind: JobKind, resource: Resource, site: Site, self_end: SelfEnd) 
             f"to {bucket} by signed URLs that are valid {until}; without a running job, "
             f"{_timer(self_end, dead_man)}"
         )
-    why = "a service counts as no job" if bucket else f"site {site.name} has no bucket for results (`export`)"
+    why = (
+        "a service counts as no job"
+        if kind is JobKind.SERVICE
+        else f"site {site.name} has no bucket for results (`export`)"
+    )
     return f"{_timer(self_end, dead_man)}, also while the job runs, because {why}; then the job runs again"
 
 

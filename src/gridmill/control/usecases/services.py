@@ -11,6 +11,7 @@ from gridmill.control.steps.service_features import (
     with_definition,
 )
 from gridmill.control.steps.services import add_event, changed_version, live_attempt, send_order
+from gridmill.control.usecases.service_rental import check_limit, lease_of_pod, rental_text
 from gridmill.control.usecases.service_sizes import ServiceSizeUseCases, check_range, check_rate
 from gridmill.domain.amounts import show_bytes
 from gridmill.domain.artifact import Artifact
@@ -430,7 +431,17 @@ class ServiceUseCases(ServiceSizeUseCases):
             ready=ready_replicas(report),
             since=attempt.started if attempt is not None else None,
             message="; ".join(filter(None, messages)),
+            rental=self._rental_text(service, attempt),
         )
+
+    def _rental_text(self, service: Service, attempt: Attempt | None) -> str:
+        """Return the cost and the limits of a service on a rented machine; empty for all other services."""
+        site = self._ledger.read(Site, service.site)
+        resource = self._ledger.read(Resource, service.resource)
+        if site is None or resource is None or site.kind is not SiteKind.CLOUD:
+            return ""
+        leases = self._ledger.snapshot.leases.values()
+        return rental_text(resource, site, lease_of_pod(leases, attempt.pod_id) if attempt else None)
 
 
 def check_serves(service: Service, resource: Resource, site: Site | None) -> None:
@@ -443,6 +454,8 @@ def check_serves(service: Service, resource: Resource, site: Site | None) -> Non
             hint="Leave out the resource, or name a resource of type service at `local` or at a farm.",
             place="resource",
         )
+    if site is not None and site.kind is SiteKind.CLOUD:
+        check_limit(service, resource, site)
     check_settings_elsewhere(service)
 
 
@@ -460,7 +473,6 @@ def check_settings_elsewhere(service: Service) -> None:
 _NO_SERVICES = {
     SiteKind.SLURM: "a job of Slurm ends at its walltime, and its node may not be reachable from here",
     SiteKind.RAY: "services do not run on Ray yet",
-    SiteKind.CLOUD: "services do not run on rented machines yet",
     SiteKind.BATCH: "a batch service runs jobs that end, and has no connection to them",
 }
 """The kinds of sites at which services do not run, each with the reason."""

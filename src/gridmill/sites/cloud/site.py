@@ -20,6 +20,7 @@ from gridmill.domain.machine import Machine
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
 from gridmill.domain.rental_nodes import nodes_of_offers
 from gridmill.domain.route import Route
+from gridmill.domain.serving import Upstream
 from gridmill.domain.site import Node, NodeUtilization, Site
 from gridmill.errors import GridmillError, RefusedError, UnavailableError, explained
 from gridmill.plugins import find
@@ -30,6 +31,7 @@ from gridmill.ports.site import (
     PodListeners,
     PodReport,
     PodStatus,
+    ServingSite,
     SitePort,
     TransferSite,
 )
@@ -391,6 +393,14 @@ class CloudSite:
         """See EarlyTransferSite."""
         machines = [one for one in self._machines() if isinstance(one, EarlyTransferSite)]
         return {pod_id: text for one in machines for pod_id, text in one.early_transfers().items()}
+
+    def upstream(self, pod_id: str, attempt_id: str, address: str) -> Upstream | None:
+        """See ServingSite. The router connects to the machine of the pod through an SSH tunnel of its own."""
+        lease = self._lease(pod_id)
+        connection = self._rentals.open_connections().get(lease.id) if lease is not None else None
+        if connection is None or not isinstance(connection.site, ServingSite):
+            return None
+        return connection.site.upstream(pod_id, attempt_id, address)
 
     def farm_status(self) -> FarmStatus:
         """See TransferSite."""
