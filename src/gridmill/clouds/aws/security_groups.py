@@ -19,7 +19,7 @@ class SecurityGroups:
     def __init__(self, requests: AwsRequests, networks: tuple[str, ...] = ()) -> None:
         self._requests = requests
         self._networks = networks
-        self._groups: dict[tuple[str, str], str] = {}
+        self._groups: dict[tuple[str, str, str], str] = {}
         self._lock = threading.Lock()
 
     def group(self, request: LaunchRequest, vpc: str) -> str:
@@ -30,7 +30,7 @@ class SecurityGroups:
         In the default network, requests can name a group, so that a new group is used before it is in the
         lists of the provider.
         """
-        key = (request.region, request.lease)
+        key = (request.region, request.lease, vpc)
         with self._lock:
             known = self._groups.get(key)
         if known is not None:
@@ -44,9 +44,10 @@ class SecurityGroups:
         return group
 
     def forget(self, request: LaunchRequest) -> None:
-        """Forget the id of the group of a lease, so that the next request asks the provider for it."""
+        """Forget the ids of the groups of a lease, so that the next request asks the provider for them."""
         with self._lock:
-            self._groups.pop((request.region, request.lease), None)
+            for key in [one for one in self._groups if one[:2] == (request.region, request.lease)]:
+                del self._groups[key]
 
     def _created(self, request: LaunchRequest, vpc: str) -> str:
         name = f"gridmill-{request.owner}-{request.lease}"[:_NAME_LENGTH]
