@@ -35,10 +35,14 @@ class Service:
         self.cancelled: list[str] = []
         self.refused: list[str] = []
         self.error: GridmillError | None = None
+        self.account_name = "memory"
         self.loses_answer = self.is_late = self.stubborn = False
 
     def check(self) -> str:
         return "memory"
+
+    def account(self) -> str:
+        return self.account_name
 
     def submit(self, request: BatchRequest) -> str:
         job_id = f"job-{len(self.jobs) + 1}"
@@ -73,7 +77,7 @@ class Service:
             self.refused.append(id)
             raise self.error
         self.cancelled.append(id)
-        if not self.stubborn:
+        if not self.stubborn and id in self.jobs:
             self.end(id)
 
     def end(self, id: str, **more: object) -> None:

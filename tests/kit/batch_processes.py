@@ -38,6 +38,9 @@ class ProcessBatch:
     def check(self) -> str:
         return "processes"
 
+    def account(self) -> str:
+        return self.name
+
     def submit(self, request: BatchRequest) -> str:
         with self._lock:
             job_id = f"job-{len(self.jobs) + 1}"

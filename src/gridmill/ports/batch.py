@@ -104,6 +104,10 @@ class BatchPort(Protocol):
         """Check the credentials and that the queue accepts jobs. Returns the account and the queue in
         words."""
 
+    def account(self) -> str:
+        """Return the name of the account to which the present credentials belong. The jobs of other accounts
+        cannot be found with these credentials."""
+
     def submit(self, request: BatchRequest) -> str:
         """Submit a job and return its id. A caller that gets no answer must look for the job with `find`
         before it submits the job again."""

@@ -14,6 +14,7 @@ from gridmill.errors import CredentialsError
 from gridmill.ports.batch import BatchPhase, BatchPort, BatchRequest
 from gridmill.testing.cloud.aws_batch.records import Kind
 from gridmill.testing.cloud.aws_batch.simulation import simulated_aws_batch
+from gridmill.testing.cloud.ec2.catalogue import ACCOUNT
 from gridmill.testing.cloud.gcp_batch.simulation import simulated_gcp_batch
 
 REQUEST = BatchRequest(
@@ -33,6 +34,7 @@ class Provider:
     """A service with its simulation."""
 
     service: BatchPort
+    account: str
     expire: Callable[[], None]
 
 
@@ -56,7 +58,7 @@ def _aws() -> Iterator[Provider]:
             "secret_access_key": cloud.secret_key,
         }
         service = aws_batch.make(settings, "site s")
-        yield Provider(service=service, expire=lambda: None)
+        yield Provider(service=service, account=ACCOUNT, expire=lambda: None)
         service.close()
 
 
@@ -70,12 +72,13 @@ def _gcp() -> Iterator[Provider]:
             "service_account_key": json.dumps(cloud.key_file()),
         }
         service = gcp_batch.make(settings, "site s")
-        yield Provider(service=service, expire=cloud.expire_tokens)
+        yield Provider(service=service, account=cloud.project, expire=cloud.expire_tokens)
         service.close()
 
 
 def test_the_open_jobs_of_a_home_are_listed_without_those_of_other_homes(provider: Provider) -> None:
     service = provider.service
+    assert service.account() == provider.account
     one, two = (service.submit(replace(REQUEST, name=f"{REQUEST.name}{number}")) for number in (1, 2))
     other = replace(REQUEST, name="gm-ffffffff-p-1-one-1", labels={"gridmill-owner": "ffffffff"})
     service.submit(other)

@@ -168,6 +168,11 @@ class AwsBatch:
         self._job_definition()
         return f"AWS Batch, region {self._settings.region}, queue {self._settings.queue}"
 
+    def account(self) -> str:
+        """See BatchPort. The ARN of the queue contains the number of the account."""
+        parts = str(self._queue().get("jobQueueArn", "")).split(":")
+        return parts[4] if len(parts) > 4 else ""
+
     def _queue(self) -> Mapping[str, Any]:
         found = self._call("DescribeJobQueues", jobQueues=[self._settings.queue]).get("jobQueues") or ()
         if not found:

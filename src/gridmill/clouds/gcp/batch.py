@@ -196,6 +196,10 @@ class GcpBatch:
         self._call("jobs.list", f"{location}/jobs", query={"pageSize": 1})
         return f"Google Cloud Batch, {location}"
 
+    def account(self) -> str:
+        """See BatchPort. It is the project."""
+        return self._requests.project()
+
     def submit(self, request: BatchRequest) -> str:
         """See BatchPort. The name of the request is the id of the job, so that it exists only once."""
         location = self._location()

@@ -69,6 +69,10 @@ class RenewedService:
         """See BatchPort."""
         return self._use(lambda service: service.check())
 
+    def account(self) -> str:
+        """See BatchPort."""
+        return self._use(lambda service: service.account())
+
     def submit(self, request: BatchRequest) -> str:
         """See BatchPort."""
         return self._use(lambda service: service.submit(request))

@@ -36,7 +36,7 @@ from gridmill.ports.batch import (
     whole_id,
 )
 from gridmill.private_files import write_private
-from gridmill.sites.attempt_inputs import counts, farm_checkpoint_uri, farm_input
+from gridmill.sites.attempt_inputs import counts
 from gridmill.sites.batch.attempt_record import (
     DIAGNOSIS_SECONDS,
     LAST_OBJECTS_SECONDS,
@@ -51,12 +51,11 @@ from gridmill.sites.batch.attempt_record import (
     was_alone,
     with_own_files,
 )
-from gridmill.sites.batch.context import SiteContext, request_of, use_of
+from gridmill.sites.batch.context import SiteContext, check_account, manifest_of, request_of, use_of
 from gridmill.sites.batch.exchange import Exchange
 from gridmill.sites.batch.journal import PodJournal
 from gridmill.sites.batch.manifest import (
     BatchEnd,
-    BatchManifest,
     InputFolder,
     end_object,
     events_folder,
@@ -197,8 +196,7 @@ class AttemptDriver:
             with self.lock:
                 self.save(replace(self.record, verdict=verdict))
         job = self._context.jobs(self.record.job_id)
-        missing_seconds = self._context.missing_seconds(self.record.job_id)
-        if missing_seconds >= LOST_SECONDS or (job is not None and job.phase is BatchPhase.ENDED):
+        if (job is not None and job.phase is BatchPhase.ENDED) or self._is_missing():
             return self._end_by_home(self.record.verdict or outcome)
         self._wait(error)
         return self._cancel()
@@ -229,7 +227,7 @@ class AttemptDriver:
                 self._data.upload(tree.manifest, tree.path, progress, self._stop)
                 inputs.append(InputFolder(uri=tree.uri, manifest=tree.manifest, writable=tree.writable))
             seen = progress.look()
-        manifest = self._manifest(tuple(inputs))
+        manifest = manifest_of(self.record, context, tuple(inputs))
         context.exchange.write(manifest_object(self.id), manifest)
         upload = Transfer(
             transferred_bytes=seen.transferred_bytes,
@@ -238,31 +236,6 @@ class AttemptDriver:
         )
         with self.lock:
             self.save(replace(self.record, phase=AttemptPhase.STAGED, upload=upload))
-
-    def _manifest(self, inputs: tuple[InputFolder, ...]) -> BatchManifest:
-        context, order = self._context, self.record.order
-        shared = context.parsed.shared_root
-        if shared:
-            order = replace(order, bundle_path=order.bundle_path.replace(str(context.root), shared, 1))
-        else:
-            earlier = order.earlier if order.job.dataset is not None else ()
-            order = replace(
-                order,
-                checkpoint_uri=farm_checkpoint_uri(order),
-                inputs=tuple(map(farm_input, order.inputs)),
-                earlier=tuple(map(farm_input, earlier)),
-            )
-        return BatchManifest(
-            order=order,
-            type=self.record.type,
-            capacity=self.record.given,
-            inputs=inputs,
-            checkpoints_seconds=context.parsed.checkpoints_seconds,
-            poll_seconds=min(5.0, context.parsed.poll_seconds),
-            shared_root=shared,
-            root_mark=context.root_mark,
-            chunks=self.record.chunks,
-        )
 
     def _submit_rank(self) -> None:
         """Submit the job of a gang as rank 0, when the inputs of all ranks are in the bucket. Any other rank
@@ -277,7 +250,11 @@ class AttemptDriver:
             with self.lock:
                 self.save(
                     replace(
-                        self.record, phase=AttemptPhase.SUBMITTED, job_id=job_id, submitted=head.submitted
+                        self.record,
+                        phase=AttemptPhase.SUBMITTED,
+                        job_id=job_id,
+                        submitted=head.submitted,
+                        account=head.account,
                     )
                 )
             return None
@@ -298,8 +275,9 @@ class AttemptDriver:
         if known is None:
             if self.record.stop:
                 return self._end_by_home(stopped(self.record.stop))
+            account = service.account()
             with self.lock:
-                self.save(replace(self.record, asked=True))
+                self.save(replace(self.record, asked=True, account=account))
             known = service.submit(request_of(self.record, self._context))
         now = self._context.now()
         job_id = known if self.record.nodes == 1 else node_id(known, 0)
@@ -312,6 +290,7 @@ class AttemptDriver:
         """Return the id of the job. While the service does not answer, the job may exist, so the attempt must
         not end. Raises UnavailableError."""
         try:
+            check_account(self.record, self._context)
             return self._context.service.find(self.record.name)
         except UnavailableError:
             raise
@@ -332,7 +311,7 @@ class AttemptDriver:
             return self._finish(end)
         job = self._context.jobs(self.record.job_id)
         if job is None:
-            if self._context.missing_seconds(self.record.job_id) >= LOST_SECONDS:
+            if self._is_missing():
                 return self._conclude(lost_outcome(None))
         elif job.phase is BatchPhase.ENDED:
             return self._after_job(job, end)
@@ -544,11 +523,19 @@ class AttemptDriver:
         job = self._context.jobs(job_id)
         if not job_id or not counts(self.record.order) or (job is not None and job.phase is BatchPhase.ENDED):
             return True
-        if self._context.missing_seconds(job_id) >= LOST_SECONDS:
+        if self._is_missing():
             return True
         if self._is_late():
             self._cancel()
         return False
+
+    def _is_missing(self) -> bool:
+        """Return whether the service does not know the job any more. Raises UnavailableError if the service
+        cannot know the job."""
+        if self._context.missing_seconds(self.record.job_id) < LOST_SECONDS:
+            return False
+        check_account(self.record, self._context)
+        return True
 
     def _is_late(self) -> bool:
         """Return whether the job should have ended by itself, because its attempt has ended."""
@@ -578,6 +565,8 @@ class AttemptDriver:
             if not self.journal.has_ended(self.id) or self._is_late():
                 self._cancel()
             job = service.describe([job_id]).get(job_id)
+            if job is None:
+                check_account(self.record, self._context)
             if (job is not None and job.phase is not BatchPhase.ENDED) or self._follows_other_job():
                 return False
         try:

@@ -42,7 +42,8 @@ class AttemptPhase(StrEnum):
 class BatchAttemptRecord:
     """The record of an attempt. It is stored, so that a new control node continues the attempt.
 
-    `name` and `job_id` are the name and the id of the job at the service. `asked` is true from the moment
+    `name` and `job_id` are the name and the id of the job at the service, and `account` is the account of
+    the service in which the job was submitted, or empty if it is not known. `asked` is true from the moment
     before the first submission, because its answer may be lost. `stop` is the reason why the attempt must
     end, or empty. `verdict` is the outcome of an attempt that the home itself ends, for example because the
     job waited too long. `upload` is the transfer of its inputs. `submitted` is the Unix time in seconds of
@@ -64,6 +65,7 @@ class BatchAttemptRecord:
     verdict: AttemptOutcome | None = None
     upload: Transfer = Transfer()
     chunks: str = ""
+    account: str = ""
 
     @property
     def nodes(self) -> int:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from gridmill.domain.amounts import MIB
 from gridmill.domain.batch_use import BatchUse
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.site import Site
+from gridmill.errors import UnavailableError
 from gridmill.ports.batch import BatchJob, BatchPort, BatchRequest
-from gridmill.sites.attempt_inputs import InputTrees
+from gridmill.sites.attempt_inputs import InputTrees, farm_checkpoint_uri, farm_input
 from gridmill.sites.batch.attempt_record import BatchAttemptRecord
 from gridmill.sites.batch.exchange import Exchange
+from gridmill.sites.batch.manifest import BatchManifest, InputFolder
 from gridmill.sites.batch.settings import BatchSettings, for_resource, memory_request
 
 _LEAST_MEMORY_BYTES = 128 * MIB
@@ -59,6 +61,46 @@ def request_of(record: BatchAttemptRecord, context: SiteContext) -> BatchRequest
         spot=parsed.spot,
         nodes=record.nodes,
         labels={"gridmill-owner": context.mark, "gridmill-attempt": record.order.attempt_id},
+    )
+
+
+def check_account(record: BatchAttemptRecord, context: SiteContext) -> None:
+    """Raises UnavailableError if the credentials of the site belong to another account than the job. The
+    service then does not know the job, although the job may run and cost money."""
+    present = context.service.account() if record.account else ""
+    if present != record.account:
+        raise UnavailableError(
+            f"its job {record.job_id or record.name} is in account {record.account}, but the credentials of "
+            f"site {context.site.name} are for account {present}",
+            hint="Set the credentials of the first account until the job has ended.",
+        )
+
+
+def manifest_of(
+    record: BatchAttemptRecord, context: SiteContext, inputs: tuple[InputFolder, ...]
+) -> BatchManifest:
+    """Returns the manifest of the attempt."""
+    order, shared = record.order, context.parsed.shared_root
+    if shared:
+        order = replace(order, bundle_path=order.bundle_path.replace(str(context.root), shared, 1))
+    else:
+        earlier = order.earlier if order.job.dataset is not None else ()
+        order = replace(
+            order,
+            checkpoint_uri=farm_checkpoint_uri(order),
+            inputs=tuple(map(farm_input, order.inputs)),
+            earlier=tuple(map(farm_input, earlier)),
+        )
+    return BatchManifest(
+        order=order,
+        type=record.type,
+        capacity=record.given,
+        inputs=inputs,
+        checkpoints_seconds=context.parsed.checkpoints_seconds,
+        poll_seconds=min(5.0, context.parsed.poll_seconds),
+        shared_root=shared,
+        root_mark=context.root_mark,
+        chunks=record.chunks,
     )
 
 

@@ -35,7 +35,7 @@ class Attempt:
     """An attempt at a site whose clock stands still unless a test moves it."""
 
     def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
-        self.service, self.time = Service(), 1000.0
+        self.service, self.time, self.missing_seconds = Service(), 1000.0, 0.0
         self.bucket = Bucket(f"file://{folder / 'bucket'}")
         settings = {"service": "aws", "bucket": "s3://bucket/prefix", "region": "eu-central-1", "queue": "q"}
         site = Site(name="batch", kind=SiteKind.BATCH, settings=settings)
@@ -51,7 +51,7 @@ class Attempt:
             service=self.service,
             trees=InputTrees(root, folder / "bundles", KnownFolders(folder / "hashes")),
             jobs=lambda job_id: self.service.jobs.get(job_id),
-            missing_seconds=lambda _: 0.0,
+            missing_seconds=lambda _: self.missing_seconds,
             records=lambda _: None,
             now=lambda: self.time,
             monotonic=lambda: self.time,
@@ -215,6 +215,44 @@ def test_chunks_that_were_deleted_are_put_again(tmp_path: Path) -> None:
     racing = BucketCache(Racing(f"file://{tmp_path}"))
     racing.clear(datetime.now(UTC) + timedelta(days=1))
     assert racing.missing([chunk.hash]) == (chunk.hash,)
+
+
+def test_a_job_is_not_lost_while_the_credentials_are_for_another_account(attempt: Attempt) -> None:
+    running = attempt.service.jobs.pop("job-1")
+    attempt.missing_seconds, attempt.service.account_name = 200.0, "other"
+    attempt.steps(3)
+    assert attempt.outcome() is None
+    assert "is in account memory, but the credentials of site batch are for account other" in (
+        attempt.driver.problem
+    )
+    with pytest.raises(UnavailableError, match="is in account memory"):
+        attempt.driver.end_now()  # a pod that ends does not leave the job behind
+    attempt.service.jobs["job-1"], attempt.service.account_name = running, "memory"
+    attempt.missing_seconds = 0.0
+    attempt.steps()
+    assert attempt.outcome() is None
+    assert not attempt.driver.problem
+
+
+def test_a_job_that_its_account_does_not_know_is_lost(attempt: Attempt) -> None:
+    del attempt.service.jobs["job-1"]
+    attempt.missing_seconds = 200.0
+    attempt.steps()
+    outcome = attempt.outcome()
+    assert outcome is not None
+    assert outcome.state is AttemptState.LOST
+
+
+def test_a_submission_without_an_answer_is_not_repeated_in_another_account(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.service.loses_answer = True
+    attempt.steps()
+    attempt.service.account_name, attempt.service.is_late = "other", True
+    attempt.steps(3)
+    assert sorted(attempt.service.jobs) == ["job-1"]
+    attempt.service.account_name, attempt.service.is_late = "memory", False
+    attempt.steps()
+    assert attempt.driver.record.job_id == "job-1"
 
 
 def test_the_time_in_the_queue_is_measured_with_one_clock(attempt: Attempt) -> None:
