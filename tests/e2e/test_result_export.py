@@ -20,10 +20,11 @@ from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import AttemptState
 from gridmill.domain.version_manifest import contents_uri
 from gridmill.errors import DataError, UnavailableError
+from gridmill.farm import result_export
 from gridmill.farm.files import TenantFiles
 from gridmill.farm.join import invite
 from gridmill.farm.main import RunningFarm
-from gridmill.farm.result_export import ENDING, ResultExporter, packed
+from gridmill.farm.result_export import ENDING, EXPORTABLE, EXPORTING, ResultExporter, packed
 from gridmill.sites.attempt_inputs import farm_checkpoint_uri
 from gridmill.sites.farm.client import member
 from gridmill.sites.farm.credentials import keeping
@@ -332,6 +333,67 @@ def test_an_upload_that_failed_is_tried_again(grid: Grid, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(grid.journals.files, "put_object", cut)
         assert not grid.leaves()
+    assert grid.leaves()
+    assert len(grid.opened().collect(POD)) == 1
+
+
+def test_only_an_upload_to_a_bucket_that_takes_results_keeps_the_machine(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    @contextmanager
+    def touching(path: Path, over: object) -> Iterator[None]:
+        made.append(path)
+        yield
+
+    def refuse(url: str, content: bytes) -> None:
+        raise UnavailableError("no way to the bucket")
+
+    monkeypatch.setattr(result_export, "touching", touching)
+    grid.starts()
+    with monkeypatch.context() as patch:
+        patch.setattr(grid.journals.files, "put_object", refuse)
+        assert not grid.leaves()  # the job runs
+        assert not (grid.folder / EXPORTABLE).exists()
+        grid.ends()
+        assert not grid.leaves()
+        grid.journals.events = ()
+    assert grid.leaves()
+    assert (grid.folder / EXPORTABLE).read_text() == f"{WANTED.attempt_id}\n"
+    assert made == []
+    grid.ends()
+    assert grid.leaves()
+    assert made == [grid.folder / EXPORTING]
+    assert grid.exporter.tick()
+    assert (grid.folder / EXPORTABLE).read_text() == ""
+
+
+def test_a_bucket_that_fails_for_long_does_not_keep_the_machine(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds, marks = [0.0], []
+
+    def fail(url: str, content: bytes) -> None:
+        marks.append((grid.folder / EXPORTING).exists())
+        raise UnavailableError("cut")
+
+    grid.exporter = ResultExporter(
+        grid.running.farm.exports,
+        lambda _: grid.silent,
+        lambda _: grid.journals,
+        grid.folder,
+        lambda: seconds[0],
+    )
+    grid.starts()
+    grid.ends(AttemptState.FAILED)
+    assert grid.exporter.tick()
+    with monkeypatch.context() as patch:
+        patch.setattr(grid.journals.files, "put_object", fail)
+        for now in (0.0, 300.0, 601.0, 602.0):
+            seconds[0] = now
+            assert not grid.leaves()
+    assert marks[2:] == [False, False]  # before, the thread that makes the mark may be late
     assert grid.leaves()
     assert len(grid.opened().collect(POD)) == 1
 

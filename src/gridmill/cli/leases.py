@@ -168,6 +168,7 @@ def show_lease(view: LeaseView) -> RenderableType:
         ("price", "" if one is None else f"{_money(view.price_micros, view.currency)} per hour"),
         ("cost", _cost(view)),
         ("of it without a job", "" if not view.cost_micros else _money(view.idle_micros, view.currency)),
+        ("ends itself", _self_end(view)),
         ("reason of the end", lease.reason),
         ("left at the provider", ", ".join(lease.leftovers)),
         ("to end it now", view.command),
@@ -178,6 +179,17 @@ def show_lease(view: LeaseView) -> RenderableType:
     return Group(
         f"{lease.id}  {lease.state}", told, table(*head, rows=[_try_row(each) for each in lease.tries])
     )
+
+
+def _self_end(view: LeaseView) -> str:
+    """Return when the machine of an open lease ends itself if the control node is away."""
+    terms = view.lease.terms
+    if view.lease.closed is not None:
+        return ""
+    if terms.accept_no_self_end:
+        return "perhaps never (accept_no_self_end)"
+    dead_man, longest = show_seconds(terms.dead_man_seconds), show_seconds(terms.max_seconds)
+    return f"{dead_man} after the last contact (dead_man), {longest} after its start (max_hours)"
 
 
 def _try_row(one: LaunchTry) -> tuple[object, ...]:

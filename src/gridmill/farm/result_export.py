@@ -18,8 +18,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -41,11 +42,14 @@ from gridmill.farm.files import TenantFiles
 from gridmill.transfer.paths import check_path, chunk_sizes
 from gridmill.transfer.signed_urls import sliced
 
+Uploading = Callable[[], AbstractContextManager[None]]
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 15.0
 _TOUCH_SECONDS = 20.0
 _CLOSE_SECONDS = 5.0
+_HOLD_SECONDS = 600.0
+"""If uploads to the bucket fail for this time, further uploads do not keep the machine from ending itself."""
 _ENDING_SECONDS = 10.0
 """If the home sends nothing for this time, it does not take the results from a machine that is about to
 end."""
@@ -155,8 +159,10 @@ def export(
     files: TenantFiles,
     words: Callable[[str], tuple[PodEvent, ...]],
     grant: ExportGrant,
+    uploading: Uploading,
 ) -> bool:
-    """Uploads the result of the attempt if the attempt has ended. Returns whether it was uploaded.
+    """Uploads the result of the attempt if the attempt has ended. Returns whether it was uploaded. The upload
+    is inside the context of `uploading`.
 
     Raises UnavailableError if the call should be repeated, and another GridmillError if the bucket refuses
     the request, or if the result is too large.
@@ -170,9 +176,10 @@ def export(
     if wanted.uri and from_builtins(end.body["outcome"], AttemptOutcome).state == AttemptState.SUCCEEDED:
         with suppress(NotFoundError):  # a command may make no files
             manifest = files.scan(wanted.uri)
-    parts = _put_parts(files, manifest, wanted.urls[:-1])
-    result = ExportedResult(attempt_id=grant.attempt_id, events=events, manifest=manifest, parts=parts)
-    files.put_object(wanted.urls[-1], encode(result))
+    with uploading():
+        parts = _put_parts(files, manifest, wanted.urls[:-1])
+        result = ExportedResult(attempt_id=grant.attempt_id, events=events, manifest=manifest, parts=parts)
+        files.put_object(wanted.urls[-1], encode(result))
     return True
 
 
@@ -185,9 +192,10 @@ class CheckpointExports:
         """The fingerprint of the last uploaded checkpoint of each attempt."""
         self._count = 0
 
-    def export(self, files: TenantFiles, grant: ExportGrant) -> bool:
-        """Uploads the checkpoints of the attempt if they have changed since the last upload. Returns whether
-        they were uploaded. Raises as `export`. A folder that is being written is uploaded later."""
+    def export(self, files: TenantFiles, grant: ExportGrant, uploading: Uploading) -> bool:
+        """Uploads the checkpoints of the attempt if they have changed since the last upload, inside the
+        context of `uploading`. Returns whether they were uploaded. Raises as `export`. A folder that is being
+        written is uploaded later."""
         wanted, key = grant.export, (grant.tenant, grant.attempt_id)
         if not (wanted.checkpoint_uri and wanted.checkpoint_urls):
             return False
@@ -203,10 +211,13 @@ class CheckpointExports:
             raise UnavailableError("the checkpoint is being written", place=wanted.checkpoint_uri)
         urls = wanted.checkpoint_urls[self._count % len(wanted.checkpoint_urls)]
         self._count += 1
-        parts = _put_parts(files, manifest, urls[:-1])
         number = int(self._now() * 1000)
-        index = ExportedCheckpoint(attempt_id=grant.attempt_id, number=number, manifest=manifest, parts=parts)
-        files.put_object(urls[-1], encode(index))
+        with uploading():
+            parts = _put_parts(files, manifest, urls[:-1])
+            index = ExportedCheckpoint(
+                attempt_id=grant.attempt_id, number=number, manifest=manifest, parts=parts
+            )
+            files.put_object(urls[-1], encode(index))
         self._uploaded[key] = mark
         return True
 
@@ -237,7 +248,7 @@ class ExportableFile:
 
     def __init__(self, path: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._path, self._monotonic = path, monotonic
-        self._text: str | None = None
+        self._text = ""
         self._touch_at = monotonic()
         self._path.unlink(missing_ok=True)  # an earlier process of the farm had other URLs
 
@@ -249,7 +260,7 @@ class ExportableFile:
             draft = self._path.with_name(f"{self._path.name}.new")
             draft.write_text(text)
             draft.replace(self._path)
-        elif self._monotonic() < self._touch_at:
+        elif not text or self._monotonic() < self._touch_at:
             return
         self._path.touch()
         self._text, self._touch_at = text, self._monotonic() + _TOUCH_SECONDS
@@ -264,6 +275,7 @@ class ResultExporter:
         silent_seconds: Callable[[str], float],
         sandbox_of: Callable[[str], ExportSandbox],
         folder: Path,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`silent_seconds` returns the seconds since the last request of a tenant. `sandbox_of` returns the
         sandbox of a tenant. `folder` gets the files `exportable` and `exporting`; the time of change of
@@ -272,6 +284,9 @@ class ResultExporter:
         self._grants, self._silent_seconds = grants, silent_seconds
         self._sandbox_of, self._mark, self._ending = sandbox_of, folder / EXPORTING, folder / ENDING
         self._checkpoints = CheckpointExports()
+        self._monotonic = monotonic
+        self._failing_since: float | None = None
+        """The time of the first of the failed uploads since the last successful one."""
         self._exportable = ExportableFile(folder / EXPORTABLE)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gridmill-export", daemon=True)
@@ -322,16 +337,31 @@ class ResultExporter:
     def _export(self, grant: ExportGrant, *, is_ending: bool) -> bool:
         try:
             sandbox = self._sandbox_of(grant.tenant)
-            with touching(self._mark, self._over):
-                if export(sandbox.files, sandbox.last_words, grant):
-                    _LOG.info("result_exported attempt=%s", grant.attempt_id)
-                    self._grants.done(grant)
-                elif is_ending and self._checkpoints.export(sandbox.files, grant):
-                    _LOG.info("checkpoint_exported attempt=%s", grant.attempt_id)
+            uploading = partial(self._uploading, grant)
+            if export(sandbox.files, sandbox.last_words, grant, uploading):
+                _LOG.info("result_exported attempt=%s", grant.attempt_id)
+                self._grants.done(grant)
+            elif is_ending and self._checkpoints.export(sandbox.files, grant, uploading):
+                _LOG.info("checkpoint_exported attempt=%s", grant.attempt_id)
         except (GridmillError, OSError) as error:
             _LOG.warning("result_not_exported attempt=%s reason=%s", grant.attempt_id, error)
             return False
         return True
+
+    @contextmanager
+    def _uploading(self, grant: ExportGrant) -> Iterator[None]:
+        """Keeps the machine from ending itself inside the `with` block, unless the bucket never took an
+        object of the attempt, or has failed for long."""
+        began = self._monotonic()
+        since = self._failing_since
+        holds = self._grants.is_checked(grant) and (since is None or began - since < _HOLD_SECONDS)
+        try:
+            with touching(self._mark, self._over) if holds else nullcontext():
+                yield
+        except (GridmillError, OSError):
+            self._failing_since = began if since is None else since
+            raise
+        self._failing_since = None
 
 
 @contextmanager
