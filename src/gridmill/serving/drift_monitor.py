@@ -103,6 +103,7 @@ class DriftMonitor:
 
     def _new_counts(self) -> Iterator[tuple[str, Counts]]:
         """Yield the counts that each replica has added since the last call."""
+        seen, self._seen = self._seen, {}  # the processes that have ended are not kept
         for path in sorted(self._folder.glob("drift-*.json")):
             content = _read(path)
             for label, values in dict(content.get("counts") or {}).items():
@@ -111,7 +112,7 @@ class DriftMonitor:
                 if statistics is None or not fits(statistics, total):
                     continue
                 key = (str(content.get("process")), label)
-                new = difference(total, self._seen.get(key, no_counts(statistics)))
+                new = difference(total, seen.get(key, no_counts(statistics)))
                 self._seen[key] = total
                 if any(new[-1]):
                     yield label, new

@@ -8,10 +8,13 @@ import pytest
 from test_training_stored import OPTIONS, joined, own_or_imported, trained
 
 from gridmill.domain.drift import STATISTICS_FILE
+from gridmill.domain.serving import ServedVersion, Verification
 from gridmill.errors import DataError
 from gridmill.jobs.apply_model import apply_model
 from gridmill.jobs.golden_rows import GOLDEN, MOST, GoldenRows, check_golden, load_golden
 from gridmill.jobs.model_files import load_model
+from gridmill.serving.drift_counter import drift_counter
+from gridmill.serving.served_model import load_version
 
 
 def golden_of(folder: Path) -> GoldenRows:
@@ -80,3 +83,19 @@ def test_a_damaged_file_is_an_error_and_a_missing_one_is_not(tmp_path: Path):
         writer.write_table(table)
     with pytest.raises(DataError, match="cannot be read"):
         load_golden(tmp_path)
+
+
+@pytest.mark.parametrize(("models", "classes"), [(("linear", "lstm", "gbdt"), 0), (("gbdt", "linear"), 3)])
+def test_a_service_verifies_an_ensemble_and_counts_its_rows(
+    tmp_path: Path, models: tuple[str, ...], classes: int
+):
+    artifact = joined(tmp_path, models, "vote" if classes else "weighted", classes)
+    folder = tmp_path / artifact.output.uri
+    model = load_version(ServedVersion(label="p/e@1", folder=str(folder)), "1", 1)
+    assert model.verification is Verification.VERIFIED
+    counter = drift_counter(model)
+    assert counter is not None
+    inputs = np.zeros((30, *model.input_shape))
+    counter.add(inputs, model.predict(inputs))
+    counter.count()
+    assert {sum(one) for one in counter.counts} == {30}
