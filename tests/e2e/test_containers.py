@@ -2,13 +2,17 @@
 
 import base64
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gridmill.domain.amounts import Amounts
+from gridmill.jobs.containers import ContainerJob, check_runtime, container_argv
 from tests.e2e.conftest import Place, eventually
 from tests.e2e.test_survive import pod_pids
 from tests.kit.containers import (
@@ -136,6 +140,49 @@ def test_an_image_of_a_private_registry_needs_the_login_that_no_process_shows(pl
     for path in place.home.rglob("*"):
         assert not path.is_file() or not any(form in path.read_bytes() for form in forms), path
     assert not list(Path("/dev/shm").glob("gridmill-*-login"))
+
+
+def test_a_user_without_rights_and_without_a_name_runs_a_container(conf, image) -> None:
+    """The Unix users of tenants have only a number."""
+    user = 1_879_000_000 + os.getpid()
+    with tempfile.TemporaryDirectory(prefix="gmu") as name:
+        folder = Path(name)
+        program, home = folder / "podman", folder / "home"
+        words = f"setpriv --reuid {user} --regid {user} --clear-groups --no-new-privs"
+        program.write_text(f'#!/bin/sh\ncd / && exec {words} {shutil.which("podman")} "$@"\n')
+        program.chmod(0o755)
+        archive = folder / "image.tar"
+        known = {**os.environ, **conf}
+        subprocess.run(["podman", "save", "-q", "-o", archive, image], env=known, check=True)
+        (folder / "containers.conf").write_text(Path(conf["CONTAINERS_CONF"]).read_text())
+        for path in (home, home / "run"):
+            path.mkdir()
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, user, user)
+        environment = {
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "HOME": str(home),
+            "TMPDIR": str(home),
+            "XDG_RUNTIME_DIR": str(home / "run"),
+            "CONTAINERS_CONF": str(folder / "containers.conf"),
+        }
+        runner = check_runtime(str(program), environment, (user, user))
+        load = [program, *runner.options, "load", "-q", "-i", archive]
+        subprocess.run(load, env=environment, check=True, capture_output=True)
+        job = ContainerJob(
+            attempt_id="a.1",
+            folder=home,
+            image=image,
+            readable=(),
+            writable=(home,),
+            cwd=home,
+            given=Amounts(cpus=1, memory_bytes=2**27),
+        )
+        words = container_argv(job, ("sh", "-c", "id; touch made"), environment, (user, user))
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "uid=0" in done.stdout, "root in the container …"
+        assert (home / "made").stat().st_uid == user, "… is the user on the machine"
 
 
 def test_a_machine_without_a_runtime_is_named(place) -> None:

@@ -9,7 +9,7 @@ from gridmill.domain.lease import TryProblem
 from gridmill.domain.states import RunState
 from gridmill.testing.hosts import Host
 from tests.e2e.test_cloud_site import Rent, rent  # noqa: F401  a fixture
-from tests.kit.host_cloud import why_not
+from tests.kit.host_cloud import prepared_image, why_not
 
 SYSTEM_PYTHON = f"/usr/bin/python3.{sys.version_info.minor}"
 pytestmark = [
@@ -52,6 +52,23 @@ def test_a_machine_without_a_package_index_gets_the_packages_of_home(rent: Rent)
     assert said[0] == "m20", "it ran on the machine"
     assert said[1] != "0", "as a Unix user of its own, which can read the installation"
     assert list((rented.settings.home / "cache" / "wheels").rglob("msgspec-*.whl"))
+
+
+def image_without_containers(host: Host) -> None:
+    """An image with Gridmill, but with neither podman nor docker."""
+    prepared_image(host)
+    host.run("sh", "-c", "for one in podman docker; do rm -f $(which -a $one); done")
+
+
+def test_a_machine_without_a_runtime_is_refused_for_a_job_in_a_container(rent: Rent) -> None:  # noqa: F811
+    rented = rent()
+    rented.cloud.image = image_without_containers
+    job = "{resource: burst, memory: 128MiB, command: {run: id, container: localhost/none}}"
+    run = rented.start(PIPELINE.partition("  two:")[0] + f"  two: {job}\n")
+    [two] = rented.ended(run).jobs
+    [lease] = rented.leases()
+    assert [one.problem for one in lease.tries] == [TryProblem.UNFIT]
+    assert "runs in a container, but the machine has neither podman nor docker" in two.job.message
 
 
 @pytest.mark.skipif(not Path(SYSTEM_PYTHON).exists(), reason=f"needs {SYSTEM_PYTHON}")

@@ -78,6 +78,7 @@ class RentingWorld:
     traits: ProviderTraits = TRAITS
     market: Market = field(default_factory=lambda: Market(offers=(an_offer(),), capacities={}))
     terms: RentalTerms = field(default_factory=RentalTerms)
+    in_containers: frozenset[str] = frozenset()
     halted: dict[str, str] = field(default_factory=dict)
     ending: float = ENDING
     deployments: dict[str, Deployment] = field(default_factory=dict)
@@ -109,6 +110,7 @@ class RentingWorld:
             closed={key: frozenset(each.token for each in one.tries) for key, one in self.closed.items()},
             terms={"burst": self.terms},
             halted=self.halted,
+            in_containers=self.in_containers,
             latest=self.latest,
             used_seconds=self.used,
             awaits_used=self.awaits_used,
@@ -141,6 +143,7 @@ class RentingWorld:
                     needs_cpus=new.cpus,
                     needs_memory_bytes=new.memory_bytes,
                     needs_gpus=new.gpus,
+                    needs_container=new.needs_container,
                     opened=self.now,
                 )
             )

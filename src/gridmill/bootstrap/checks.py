@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from importlib.util import find_spec
@@ -26,12 +26,13 @@ from gridmill.disk_space import space_of
 from gridmill.domain.amounts import GIB, Amounts, show_bytes, show_count
 from gridmill.domain.farm_protocol import FarmStatus, check_versions
 from gridmill.domain.naming import is_loopback, read_address
-from gridmill.errors import GridmillError, HungNodeError, StorageError, explained
+from gridmill.errors import GridmillError, HungNodeError, InputError, StorageError, explained
 from gridmill.farm.confinement import look_at_isolation, why_not_isolated
 from gridmill.farm.listening import listening
 from gridmill.farm.store import open_records
 from gridmill.farm.tenant import Tenant
 from gridmill.farm.unix_users import why_one_user
+from gridmill.jobs.containers import check_gpus, check_runtime, find_runtime
 from gridmill.pod.cgroups import PodGroups
 from gridmill.ports.host import Check, FarmAddress
 from gridmill.sdk.discovery import open_home
@@ -137,6 +138,23 @@ def look_at_gpus(devices: Path = Path("/dev")) -> Check:
         return "gpus", not device_count, missing if device_count else "none"
     models = ", ".join(f"{one.model} {show_bytes(one.memory_bytes)}" for one in gpu_list)
     return "gpus", True, f"{models}; driver {_driver()}"
+
+
+def look_at_containers(environment: Mapping[str, str], user: tuple[int, int]) -> Check:
+    """Checks whether this user can run jobs in containers, with GPUs if the machine has some. A machine
+    without a runtime is no problem, because only jobs with `container` need one."""
+    try:
+        runtime = find_runtime(environment)
+    except InputError:
+        return "containers", True, "none: jobs with `container` need podman or docker"
+    name = Path(runtime).name
+    try:
+        runner = check_runtime(runtime, environment, user)
+        check_gpus(runtime, ("0",) if gpus() else (), environment)
+    except GridmillError as error:
+        return "containers", False, explained(error)
+    alone = "; the user has no range in /etc/subuid, so that only root in the container can be used"
+    return "containers", True, f"{name}{alone if runner.is_alone else ''}"
 
 
 def _driver() -> str:
@@ -277,6 +295,7 @@ def checks_of(settings: Settings) -> Iterator[Check]:
     )
     yield look_at_memory(settings.home)
     yield look_at_gpus()
+    yield look_at_containers(os.environ, (os.getuid(), os.getgid()))
     yield "cgroups", True, _cgroups() if settings.cgroups else "not used (GRIDMILL_CGROUPS=0)"
     yield "slurm", True, _slurm()
     for purpose, packages in _PACKAGES.items():

@@ -192,7 +192,8 @@ class Lease:
 
     `provider` is the name of the cloud site, `owner` identifies the grid in the tags of its machines.
     `account` is the provider's account in which the machines of the lease are (empty: not known yet).
-    `needs` are the amounts that the pod needs. `tries` has the requests to the provider, the last one last.
+    `needs` are the amounts that the pod needs; with `needs_container`, a job that waited when the lease was
+    opened runs in a container. `tries` has the requests to the provider, the last one last.
     `opened`, `ready`, `release_asked` and `closed` are Unix times. `reason` is the reason why the machine
     must end. `problem` is a lasting problem, such as credentials that the provider refuses. `address` is the
     address at which the machine's SSH server answers. `leftovers` are the ids of the provider's resources,
@@ -217,6 +218,7 @@ class Lease:
     needs_cpus: float = 0.0
     needs_memory_bytes: int = 0
     needs_gpus: int = 0
+    needs_container: bool = False
     tries: tuple[LaunchTry, ...] = ()
     address: str = ""
     opened: float = 0.0

@@ -11,6 +11,7 @@ Sources: the manual pages podman-run, podman-pull and containers-auth.json, and 
 import base64
 import json
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -63,12 +64,33 @@ class ContainerJob:
     login: str = ""
 
 
-def container_argv(job: ContainerJob, argv: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeUser:
+    """The user that runs containers: the numbers of the user and of its group, and the global options of the
+    runtime. With `is_alone`, the user is the only one that its containers can have, because it has no range
+    of further users in /etc/subuid. The tenants of a farm are such users. Then root in the container is this
+    user on the machine, and podman does not limit the container."""
+
+    uid: int
+    gid: int
+    is_alone: bool = False
+    options: tuple[str, ...] = ()
+
+
+def container_argv(
+    job: ContainerJob,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    user: tuple[int, int] | None = None,
+) -> tuple[str, ...]:
     """Pull the image, record the container, and return the command that runs `argv` in it. The command must
-    run with `environment`, which contains the variables of the job. Raises InputError, UnavailableError."""
+    run with `environment`, which contains the variables of the job. `user` are the numbers of the user and
+    of the group (default: those of this process). Raises InputError, UnavailableError."""
     runtime = find_runtime(environment)
     check_gpus(runtime, job.gpus, environment)
-    client = _Client(runtime=runtime, environment=environment)
+    numbers = user if user is not None else (os.getuid(), os.getgid())
+    runner = check_runtime(runtime, environment, numbers)
+    client = _Client(runtime=runtime, environment=environment, options=runner.options)
     _pull(client, job)
     image_id, digest = _image(client, job.image)
     record = ContainerRecord(
@@ -76,7 +98,43 @@ def container_argv(job: ContainerJob, argv: Sequence[str], environment: Mapping[
     )
     write_private(job.folder / RECORD, encode(record))
     print(f"container: {job.image} is {digest}", flush=True)
-    return run_argv(record, job, image_id, argv, environment)
+    return run_argv(record, job, image_id, argv, environment, runner)
+
+
+def check_runtime(
+    runtime: str, environment: Mapping[str, str], user: tuple[int, int], ranges: Path = Path("/etc/subuid")
+) -> RuntimeUser:
+    """Return how this user runs containers. Raises InputError if the runtime does not work for the user."""
+    uid, gid = user
+    client = _Client(runtime=runtime, environment=environment)
+    is_podman = _is_podman(runtime)
+    words = ("--format", "{{.Store.GraphDriverName}}") if is_podman else ("--format", "{{.ServerVersion}}")
+    done = client.run("info", *words)
+    answer = done.stdout.strip()
+    if done.returncode or not answer:
+        why = (done.stderr.strip().splitlines() or ["it printed no reason"])[-1]
+        raise InputError(
+            f"{Path(runtime).name} does not work for the user {uid} of this machine: {why}",
+            hint=f"Try it as this user: {Path(runtime).name} info. Docker permits only root and its group.",
+        )
+    if not is_podman or uid == 0 or has_range(uid, ranges):
+        return RuntimeUser(uid=uid, gid=gid)
+    options = ("--log-level", "error", "--storage-opt", f"{answer}.ignore_chown_errors=true")
+    return RuntimeUser(uid=uid, gid=gid, is_alone=True, options=options)
+
+
+def has_range(uid: int, ranges: Path) -> bool:
+    """Return whether a user has a range of further users (subuid(5)), so that podman can map all users of an
+    image."""
+    try:
+        owners = {line.partition(":")[0] for line in ranges.read_text().splitlines()}
+    except OSError:
+        return False
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:  # the user of a tenant has no name
+        name = ""
+    return bool(owners & {str(uid), name or str(uid)})
 
 
 def find_runtime(environment: Mapping[str, str]) -> str:
@@ -124,21 +182,20 @@ def run_argv(
     image_id: str,
     argv: Sequence[str],
     environment: Mapping[str, str],
-    user: tuple[int, int] | None = None,
+    user: RuntimeUser,
 ) -> tuple[str, ...]:
     """Return the command that runs `argv` in a container. The values of variables are not in the command:
-    the runtime takes them from its own environment. `user` are the numbers of the user and of the group
-    (default: those of this process). Raises InputError for a path that the runtimes cannot mount."""
-    uid, gid = user if user is not None else (os.getuid(), os.getgid())
+    the runtime takes them from its own environment. Raises InputError for a path that the runtimes cannot
+    mount."""
     is_podman = _is_podman(record.runtime)
     names = sorted(passed_variables(environment, has_events=is_podman))
     return (
-        *(record.runtime, "run", "--rm", "--name", record.name, "--label", f"{LABEL}={job.attempt_id}"),
-        *("--network", "host", "--pid", "host", "--ipc", "host"),
-        *("--user", f"{uid}:{gid}", "--security-opt", "no-new-privileges"),
-        *(("--userns", "keep-id") if is_podman and uid else ()),
+        *(record.runtime, *user.options, "run", "--rm", "--name", record.name),
+        *("--label", f"{LABEL}={job.attempt_id}", "--network", "host", "--pid", "host"),
+        *_memory_arguments(user),
+        *_user_arguments(user, is_podman=is_podman),
         *(("--preserve-fds", "1") if is_podman and EVENTS in names else ()),
-        *_limits(job.given),
+        *(() if user.is_alone else _limits(job.given)),
         *_gpu_arguments(job.gpus, is_podman=is_podman),
         *(word for folder in job.writable for word in ("--mount", _mount(folder))),
         *(word for folder in job.readable for word in ("--mount", f"{_mount(folder)},readonly")),
@@ -148,6 +205,20 @@ def run_argv(
         *(word for name in names for word in ("--env", name)),
         *("--entrypoint", argv[0], image_id, *argv[1:]),
     )
+
+
+def _user_arguments(user: RuntimeUser, *, is_podman: bool) -> tuple[str, ...]:
+    numbers = "0:0" if user.is_alone else f"{user.uid}:{user.gid}"
+    keep = ("--userns", "keep-id") if is_podman and user.uid and not user.is_alone else ()
+    return ("--user", numbers, "--security-opt", "no-new-privileges", *keep)
+
+
+def _memory_arguments(user: RuntimeUser, queues: Path = Path("/dev/mqueue")) -> tuple[str, ...]:
+    """Return the arguments for the shared memory of the machine. A user without a range of further users
+    cannot use `--ipc host` on a machine without message queues."""
+    if not user.is_alone or queues.exists():
+        return ("--ipc", "host")
+    return ("--mount", f"type=bind,source={_MEMORY},destination={_MEMORY}")
 
 
 def passed_variables(environment: Mapping[str, str], *, has_events: bool) -> set[str]:
@@ -189,10 +260,11 @@ def _is_podman(runtime: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Client:
-    """A runtime, and the environment in which its commands run."""
+    """A runtime, the environment in which its commands run, and options of all its commands."""
 
     runtime: str
     environment: Mapping[str, str]
+    options: tuple[str, ...] = ()
 
     def run(
         self, *words: str, options: Sequence[str] = (), seconds: float = _QUICK_SECONDS
@@ -205,7 +277,7 @@ class _Client:
         }
         try:
             return subprocess.run(
-                [self.runtime, *options, *words],
+                [self.runtime, *self.options, *options, *words],
                 env=known,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

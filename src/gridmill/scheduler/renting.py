@@ -66,7 +66,8 @@ class RentingSituation:
 
     `provider` is the kind of the provider. `leases` are the open leases of the site. `closed` has the tokens
     of closed leases by lease, among those that the provider's list names, and `elsewhere` the ids of the
-    leases of other sites. `projects` has the project of the first waiting job of each resource. `terms` has
+    leases of other sites. `projects` has the project of the first waiting job of each resource, and
+    `in_containers` has the resources for which a job in a container waits. `terms` has
     the terms of each resource at the site. `halted` has the reasons why no further machine is rented for a
     resource, such as a used budget, and `halted_projects` those for a project. `silent_seconds` has the time
     for which the machine of a pod has not answered, by pod id. `used_seconds` has the time for which the
@@ -85,6 +86,7 @@ class RentingSituation:
     closed: Mapping[str, Set[str]] = field(default_factory=dict)
     elsewhere: Set[str] = frozenset()
     projects: Mapping[str, str] = field(default_factory=dict)
+    in_containers: frozenset[str] = frozenset()
     terms: Mapping[str, RentalTerms] = field(default_factory=dict)
     halted: Mapping[str, str] = field(default_factory=dict)
     halted_projects: Mapping[str, str] = field(default_factory=dict)
@@ -108,6 +110,7 @@ class NewLease:
     memory_bytes: int
     gpus: int
     project: str = ""
+    needs_container: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +212,9 @@ def _new_leases(situation: RentingSituation) -> Iterator[NewLease]:
             continue
         for pod in deployment.pods:
             if pod.state is PodState.STARTING and pod.id not in rented:
-                yield _lease_for(deployment, pod, terms, project)
+                needs_container = deployment.resource in situation.in_containers
+                lease = _lease_for(deployment, pod, terms, project)
+                yield replace(lease, needs_container=needs_container)
 
 
 def _lease_for(deployment: Deployment, pod: Pod, terms: RentalTerms, project: str) -> NewLease:

@@ -10,7 +10,7 @@ import pytest
 from tests.kit.ports import free_port
 
 from gridmill.__main__ import main
-from gridmill.bootstrap.checks import look_at_farm, look_at_gpus
+from gridmill.bootstrap.checks import look_at_containers, look_at_farm, look_at_gpus
 from gridmill.bootstrap.home_lock import lock_home
 from gridmill.bootstrap.host import ProgramHost
 from gridmill.cli.farm import join_line, notes, reachable, read_place
@@ -165,3 +165,19 @@ def test_a_farm_without_certificates_names_the_package_to_install(
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "pip install 'gridmill[tls]'" in ended.stderr
     assert "internal error" not in ended.stderr
+
+
+def test_the_runtime_of_containers_is_tried(tmp_path: Path) -> None:
+    environment = {"PATH": str(tmp_path)}
+    assert look_at_containers(environment, (0, 0))[1:] == (
+        True,
+        "none: jobs with `container` need podman or docker",
+    )
+    program = tmp_path / "podman"
+    program.write_text("#!/bin/sh\necho overlay\n")
+    program.chmod(0o755)
+    assert look_at_containers(environment, (0, 0)) == ("containers", True, "podman")
+    assert "only root in the container" in look_at_containers(environment, (1_879_100_000, 5))[2]
+    program.write_text("#!/bin/sh\necho 'no namespaces' >&2; exit 125\n")
+    _, well, said = look_at_containers(environment, (0, 0))
+    assert (well, "does not work for the user 0 of this machine: no namespaces" in said) == (False, True)

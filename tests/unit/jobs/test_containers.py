@@ -14,10 +14,13 @@ from gridmill.errors import InputError
 from gridmill.jobs.containers import (
     RECORD,
     ContainerJob,
+    RuntimeUser,
     check_gpus,
+    check_runtime,
     container_argv,
     container_name,
     find_runtime,
+    has_range,
     login_folder,
     passed_variables,
     read_record,
@@ -50,7 +53,10 @@ def job(folder: Path = Path("/w"), **changes: Any) -> ContainerJob:
     return ContainerJob(**given | changes)
 
 
-def argv(runtime: str, user: tuple[int, int] = (1000, 100), **changes: Any) -> str:
+USER = RuntimeUser(uid=1000, gid=100)
+
+
+def argv(runtime: str, user: RuntimeUser = USER, **changes: Any) -> str:
     wanted = job(**changes)
     record = ContainerRecord(runtime=runtime, name=container_name(wanted.attempt_id), image=wanted.image)
     return " ".join(run_argv(record, wanted, "sha256:1", ("python3", "a b.py"), ENVIRONMENT, user))
@@ -102,10 +108,32 @@ def test_a_machine_without_a_runtime_or_without_the_gpu_toolkit_is_refused(tmp_p
     check_gpus("/usr/bin/docker", (), {"PATH": str(tmp_path)})
 
 
+def test_a_user_without_a_range_of_users_is_root_in_the_container(tmp_path: Path) -> None:
+    ranges = tmp_path / "subuid"
+    assert not has_range(1_879_100_000, ranges)
+    ranges.write_text("somebody:100000:65536\n1879100000:165536:65536\n")
+    assert has_range(1_879_100_000, ranges)
+    assert not has_range(1_879_100_001, ranges)
+    alone = RuntimeUser(uid=1_879_100_001, gid=5, is_alone=True, options=("--storage-opt", "x=true"))
+    text = argv("/usr/bin/podman", alone)
+    assert text.startswith("/usr/bin/podman --storage-opt x=true run --rm")
+    assert "--user 0:0 --security-opt no-new-privileges --preserve-fds" in text
+    assert "--memory" not in text, "podman without rights cannot limit a container"
+
+
+def test_a_runtime_that_does_not_work_for_the_user_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "docker"
+    program.write_text("#!/bin/sh\necho 'permission denied: docker.sock' >&2\nexit 1\n")
+    program.chmod(0o755)
+    with pytest.raises(InputError, match="docker does not work for the user 77 of this machine: permission"):
+        check_runtime(str(program), {}, (77, 77))
+
+
 RUNTIME = """#!/bin/sh
 # A runtime that records its commands, and needs a login for its only image.
 echo "$@" >> FOLDER/commands
 case "$1 $2" in
+  "info "*) echo overlay;;
   "image inspect") [ -e FOLDER/here ] || exit 1
     echo '[{"Id": "abc", "RepoDigests": ["r/i@sha256:DIGEST"]}]';;
   "pull --quiet") case "$*" in *--authfile*) cp "$4" FOLDER/auth; touch FOLDER/here;; *)

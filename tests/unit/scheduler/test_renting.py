@@ -173,6 +173,12 @@ def test_a_defective_machine_is_ended_before_another_one_is_requested():
     assert len(world.alive()) == 1
 
 
+def test_a_lease_knows_whether_a_job_in_a_container_waits():
+    world = a_world(in_containers=frozenset({"burst"}))
+    assert world.until(LeaseState.READY).needs_container
+    assert not a_world().until(LeaseState.READY).needs_container
+
+
 def test_an_unfit_machine_ends_the_lease_without_a_second_one():
     world = a_world()
     world.fails = lambda action: "unfit" if action.call is Call.PREPARE else ""

@@ -44,7 +44,7 @@ from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError
 from gridmill.ports.cloud import RentingSite, TimedSite
 from gridmill.ports.site import SitePort
-from gridmill.scheduler.queue import JOB_CLASS
+from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID
 from gridmill.scheduler.rental_accounts import account_problem
 from gridmill.scheduler.rental_calls import OWN, Action, Call
 from gridmill.scheduler.rental_choice import Market
@@ -159,6 +159,7 @@ def _read(
         halted=renting.rentals.halted(RESOURCE),
         halted_projects=renting.rentals.halted(PROJECT),
         projects=_projects(snapshot, deployments, renting.rentals.halted(PROJECT)),
+        in_containers=_in_containers(snapshot, deployments),
         silent_seconds=_silent_seconds(renting),
         used_seconds=_used_seconds(port, leases),
         awaits_used=isinstance(port, TimedSite),
@@ -176,6 +177,20 @@ def _elsewhere(renting: Renting, site: str, rental: SiteRental) -> frozenset[str
         key for key, one in rental.closed.items() if one.provider != site and one.provider in renting.sites
     }
     return frozenset(other)
+
+
+def _in_containers(snapshot: Snapshot, deployments: Iterable[Deployment]) -> frozenset[str]:
+    """Return the resources of these deployments for which a job in a container waits. Of jobs that request
+    the same amounts, only the first one is read."""
+    found: set[str] = set()
+    for name in {one.resource for one in deployments}:
+        queue = snapshot.lines.waiting.get(name)
+        groups = () if queue is None else queue.classes.values()
+        heads = (one.members.first() for one in groups)
+        waiting = (snapshot.job_runs.get(head[JOB_RUN_ID]) for head in heads if head is not None)
+        if any(one is not None and one.job.container is not None for one in waiting):
+            found.add(name)
+    return frozenset(found)
 
 
 def _projects(
@@ -287,6 +302,7 @@ def _opened(new: NewLease, site: str, owner: str, lease_id: str, now: float) -> 
         needs_cpus=new.cpus,
         needs_memory_bytes=new.memory_bytes,
         needs_gpus=new.gpus,
+        needs_container=new.needs_container,
         project=new.project,
         opened=now,
         counted=now,

@@ -16,6 +16,9 @@ say watch "$(cat "$RUN/state" 2>/dev/null)"
 mkdir -p "$RUN"; say contact "$MARK"; echo "$MARK" > "$RUN/contact"
 say gridmill "$("$PYTHON" -P -c 'from gridmill.version import __version__; print(__version__)' 2>/dev/null)"
 [ -e "$CACHED/done" ] && say cached "$CACHED"
+for one in podman docker; do command -v "$one" > /dev/null && say containers "$one"; done
+ls /etc/cdi/nvidia* /var/run/cdi/nvidia* > /dev/null 2>&1 && say toolkit podman
+command -v nvidia-ctk > /dev/null && say toolkit docker
 if command -v nvidia-smi > /dev/null; then
     say smi yes
     timeout 60 nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader,nounits 2>&1 |
@@ -54,7 +57,8 @@ class GpuFacts:
 class Facts:
     """The result of the check of a machine. `gridmill` is the version of Gridmill in the Python of the image;
     empty if there is none. `cached` is the folder in which this version of Gridmill was installed earlier.
-    `smi_error` is the message of `nvidia-smi` if it fails."""
+    `smi_error` is the message of `nvidia-smi` if it fails. `runtimes` are the runtimes of containers, the one
+    that jobs use first, and `gpu_runtimes` those that can give GPUs to containers."""
 
     cpus: int
     memory_bytes: int
@@ -66,6 +70,8 @@ class Facts:
     gpus: tuple[GpuFacts, ...] = ()
     smi_error: str = ""
     xids: tuple[int, ...] = ()
+    runtimes: tuple[str, ...] = ()
+    gpu_runtimes: tuple[str, ...] = ()
 
     @property
     def driver(self) -> str:
@@ -75,7 +81,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What the machine must have. `least_driver` is the least version of the GPU driver."""
+    """What the machine must have. `least_driver` is the least version of the GPU driver. With
+    `needs_container`, jobs run in containers on it."""
 
     cpus: float
     memory_bytes: int
@@ -83,6 +90,7 @@ class Promise:
     gpu_memory_bytes: int = 0
     least_driver: str = ""
     disk_bytes: int = 0
+    needs_container: bool = False
 
 
 def read_facts(text: str) -> Facts:
@@ -106,11 +114,28 @@ def read_facts(text: str) -> Facts:
         ),
         smi_error=" ".join(row for row, match in zip(rows, found, strict=True) if match is None)[:300],
         xids=tuple(sorted(_number(value) for name, value in pairs if name == "xid")),
+        runtimes=tuple(value for name, value in pairs if name == "containers"),
+        gpu_runtimes=tuple(value for name, value in pairs if name == "toolkit"),
     )
 
 
 def _number(text: str | None) -> int:
     return int(text) if text and text.isdigit() else 0
+
+
+def misfit(facts: Facts, promise: Promise) -> str:
+    """Returns why the image of a machine does not fit its jobs, so that another machine with this image would
+    not fit either; empty if it fits."""
+    if not promise.needs_container:
+        return ""
+    if not facts.runtimes:
+        return "a job runs in a container, but the machine has neither podman nor docker"
+    if promise.gpus and facts.runtimes[0] not in facts.gpu_runtimes:
+        return (
+            f"a job runs in a container with GPUs, but {facts.runtimes[0]} of the machine cannot give GPUs "
+            "to containers: the NVIDIA Container Toolkit is missing or not configured"
+        )
+    return ""
 
 
 def faults(facts: Facts, promise: Promise) -> tuple[str, ...]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from secrets import token_hex
 
 from gridmill.domain.frozen import dataclass
-from gridmill.errors import MachineFaultError, StorageError, UnavailableError
+from gridmill.errors import MachineFaultError, StorageError, UnavailableError, UnfitMachineError
 from gridmill.private_files import write_private
 from gridmill.sites.cloud.boot import FARM, WATCH, WatchSettings, arm_script
-from gridmill.sites.cloud.facts import PROBE, Facts, Promise, faults, read_facts
+from gridmill.sites.cloud.facts import PROBE, Facts, Promise, faults, misfit, read_facts
 from gridmill.sites.cloud.install import Installer, with_variables
 from gridmill.sites.cloud.keys import KeyFolder
 from gridmill.sites.cloud.settings import CloudSettings
@@ -199,7 +199,7 @@ class RentedMachine:
 
     def check(self, promise: Promise) -> Facts:
         """Checks that the machine is as promised, and arms its watcher if its boot script did not run.
-        Raises MachineFaultError."""
+        Raises MachineFaultError and UnfitMachineError."""
         self._say("checks the machine")
         facts = self._probe()
         if not facts.is_watched:
@@ -207,6 +207,11 @@ class RentedMachine:
         found = faults(facts, promise)
         if found:
             raise MachineFaultError(f"the machine is defective: {'; '.join(found)}")
+        why = misfit(facts, promise)
+        if why:
+            raise UnfitMachineError(
+                why, hint="Set `image` to an image with podman, or install it and run `gridmill build image`."
+            )
         self._memory_bytes = facts.memory_bytes
         return facts
 

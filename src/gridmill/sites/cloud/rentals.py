@@ -90,6 +90,7 @@ def promise_of(lease: Lease, site: CloudSettings) -> Promise:
         gpus=lease.needs_gpus,
         gpu_memory_bytes=lease.terms.gpu_memory_bytes or 0,
         least_driver=site.least_driver,
+        needs_container=lease.needs_container,
     )
 
 

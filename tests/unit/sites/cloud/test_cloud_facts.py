@@ -1,11 +1,12 @@
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gridmill.domain.amounts import GIB
-from gridmill.sites.cloud.facts import PROBE, Facts, Promise, faults, read_facts
+from gridmill.sites.cloud.facts import PROBE, Facts, Promise, faults, misfit, read_facts
 from gridmill.sites.cloud.install import with_variables
 from gridmill.version import __version__
 
@@ -52,6 +53,27 @@ def test_a_defective_machine_is_found_with_its_reason(text, fault):
 def test_a_machine_without_promised_gpus_needs_no_driver():
     facts = read_facts("cpus=2\nmemory_kib=4194304\n")
     assert faults(facts, Promise(cpus=2, memory_bytes=GIB, gpus=0)) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "why"),
+    [
+        ("", 0, "neither podman nor docker"),
+        ("containers=docker\n", 0, ""),
+        (
+            "containers=podman\ncontainers=docker\ntoolkit=docker\n",
+            1,
+            "podman of the machine cannot give GPUs",
+        ),
+        ("containers=podman\ntoolkit=podman\n", 1, ""),
+    ],
+)
+def test_a_machine_for_jobs_in_containers_needs_a_runtime(text: str, gpus: int, why: str):
+    promise = Promise(cpus=2, memory_bytes=GIB, gpus=gpus, needs_container=True)
+    said = misfit(read_facts(text), promise)
+    assert why in said
+    assert bool(why) == bool(said)
+    assert misfit(read_facts(text), replace(promise, needs_container=False)) == ""
 
 
 def test_the_script_runs_here(tmp_path: Path):
