@@ -5,7 +5,7 @@ import pytest
 from gridmill.domain.frozen import replace
 from gridmill.domain.states import RunState
 from gridmill.transfer.bucket import BucketClient
-from tests.e2e.test_cloud_site import CARRIED, Rent, rent  # noqa: F401  a fixture
+from tests.e2e.test_cloud_site import CARRIED, Rent, net, rent  # noqa: F401  fixtures
 from tests.kit.host_cloud import why_not
 from tests.kit.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
 

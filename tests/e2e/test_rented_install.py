@@ -8,7 +8,7 @@ import pytest
 from gridmill.domain.lease import TryProblem
 from gridmill.domain.states import RunState
 from gridmill.testing.hosts import Host
-from tests.e2e.test_cloud_site import Rent, rent  # noqa: F401  a fixture
+from tests.e2e.test_cloud_site import Rent, net, rent  # noqa: F401  fixtures
 from tests.kit.host_cloud import prepared_image, why_not
 
 SYSTEM_PYTHON = f"/usr/bin/python3.{sys.version_info.minor}"
