@@ -45,10 +45,11 @@ def test_a_replica_under_its_planned_load_neither_fails_nor_grows(tmp_path: Path
         assert service.report().restarts == 0
     warm = next(size for at, size in memory if at >= min(600.0, 0.4 * SECONDS))
     largest = max(size for at, size in memory if at >= min(600.0, 0.4 * SECONDS))
+    seconds = time.monotonic() - begin
     first, expected = memory[0][1], expected_p99(calibration, rate) * 1000
     with capsys.disabled():
         print(
-            f"\n{load.latencies.total():,} requests at {rate:,.0f}/s in {SECONDS:g} s: p50 "
+            f"\n{load.latencies.total() / seconds:,.0f} of {rate:,.0f} requests/s in {seconds:.0f} s: p50 "
             f"{load.quantile(0.5)} ms, p99 {load.quantile(0.99)} ms (expected {expected:.1f} ms); memory "
             f"{first / MIB:.1f} MiB, {warm / MIB:.1f} MiB when warm, {largest / MIB:.1f} MiB at most"
         )

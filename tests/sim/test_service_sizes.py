@@ -87,6 +87,20 @@ def test_a_version_is_calibrated_once_for_a_type_of_machine_and_makes_no_version
     assert cases.plan_service("w/m@2", rate=5.0).size is None
 
 
+def test_a_calibration_is_replaced_on_request(both: tuple[Simulation, Cases]) -> None:
+    grid, cases = both
+    first = planned(grid, cases, rate=200.0).calibration
+    again = cases.plan_service("w/m@1", rate=200.0, again=True)
+    assert again.size is None
+    # the stored one is used meanwhile
+    assert cases.plan_service("w/m@1", rate=200.0).calibration == first
+    assert grid.run_until(lambda: cases.run(again.run_id).run.state is RunState.SUCCEEDED, at_most_steps=2000)
+    second = cases.plan_service("w/m@1", rate=200.0).calibration
+    assert first is not None
+    assert second is not None
+    assert second.created > first.created
+
+
 def test_a_service_is_admitted_with_its_measured_cpus_and_memory_and_its_replicas_are_limited(
     both: tuple[Simulation, Cases],
 ) -> None:

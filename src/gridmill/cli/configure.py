@@ -260,6 +260,14 @@ ServedModel = Annotated[
         show_default=False,
     ),
 ]
+MeasureAgain = Annotated[
+    bool,
+    typer.Option(
+        "--measure-again",
+        help="With --model: replace the stored measurement of the version.",
+        show_default=False,
+    ),
+]
 ServedRate = Annotated[
     float | None,
     typer.Option(
@@ -294,6 +302,7 @@ def configure(
     job: Jobs = None,
     model: ServedModel = "",
     rate: ServedRate = None,
+    measure_again: MeasureAgain = False,
     alias: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VERSION", help="Set an alias, for example prod=3. Repeatable."),
@@ -406,7 +415,11 @@ def configure(
             return warn_unreachable(client, name)
     if what != Configurable.RESOURCE:
         return set_aliases(context, name, alias or [], best_by, expect, json)
-    if bool(model) != (rate is not None) or (model and type != JobKind.SERVICE):
+    if (
+        bool(model) != (rate is not None)
+        or (measure_again and not model)
+        or (model and type != JobKind.SERVICE)
+    ):
         raise InputError(
             "--model and --rate belong together, and to a resource of type service",
             hint=f"gridmill configure resource {name} --type service --model PIPELINE/JOB@3 --rate 200",
@@ -432,7 +445,9 @@ def configure(
             settings={**read_settings(set or ()), **rental},
             staging=staging,
         )
-        plan = client.plan_service(model, rate=rate, resource=name) if rate is not None else None
+        plan = None
+        if rate is not None:
+            plan = client.plan_service(model, rate=rate, resource=name, again=measure_again)
     return _print_resource(done, json, plan)
 
 

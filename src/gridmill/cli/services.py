@@ -185,7 +185,8 @@ def plan_lines(plan: ServicePlan) -> Iterator[str]:
     if plan.size is not None:
         yield f"service of {plan.version}: {size_text(plan.size)}"
         yield from (f"  {why}" for why in plan.size.why)
-        yield f"  measured on {plan.machine}"
+        created = plan.calibration.created if plan.calibration is not None else None
+        yield f"  measured on {plan.machine}{f' at {moment(created)}' if created else ''}"
         yield from plan.sharing
 
 

@@ -24,6 +24,9 @@ LEAST_CPUS = 0.1
 LIMIT_FACTOR, LIMIT_EXTRA_BYTES = 1.5, 64 * MIB
 """The memory limit of a replica is its measured peak times this factor, and at least the peak plus these
 bytes. A replica above its limit is replaced."""
+FEW_CPUS = 0.6
+"""A replica that used fewer CPUs than this at its largest rate waited for something, mostly for CPUs that
+other programs used during the measurement."""
 CALIBRATION = "calibration"
 """The name of the calibration in the details of the output of the job that measured it."""
 _QUANTILE, _QUANTILE_SIGMAS = 0.99, 2.326
@@ -84,6 +87,12 @@ class Calibration:
     def cpu_seconds(self) -> float:
         """The CPU time of one request, without the saving of batches."""
         return max(point.cpu_seconds for point in self.points)
+
+    @property
+    def used_cpus(self) -> float:
+        """The CPUs that the replica used at its largest rate."""
+        best = max(self.points, key=lambda one: one.rate_per_second)
+        return best.rate_per_second * best.cpu_seconds
 
     @property
     def cpus_per_replica(self) -> float:
@@ -351,6 +360,11 @@ def _why(calibration: Calibration, rate: float, replicas: int, p99: float) -> li
         f"memory: a replica used {show_bytes(calibration.replica_bytes)}, its limit is "
         f"{show_bytes(calibration.limit_bytes)}, and an update needs one replica more",
     ]
+    if calibration.used_cpus < FEW_CPUS:
+        lines.append(
+            f"the replica used only {calibration.used_cpus:.2g} CPUs at its largest rate; if other programs "
+            "used the machine, measure again with --measure-again"
+        )
     if rate:
         times = batch_time(calibration)
         lines.append(

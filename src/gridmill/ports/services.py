@@ -63,14 +63,16 @@ class Services(Protocol):
         least_replicas: int | None = None,
         resource: str = "",
         name: str = "",
+        again: bool = False,
     ) -> ServicePlan:
         """Show the replicas, the CPUs, the memory and the latency of a service for a rate of requests.
 
         The size follows from a calibration, a measurement of a few seconds in a pod of the resource, which is
-        kept for each version and type of machine. If there is none, the method starts it and returns a plan
-        without a size: wait for its run, and call the method again. `name` is the service that is left out of
-        the services that share the resource. Raises CapacityError, with the rate that the resource can serve;
-        InputError, NotFoundError, PipelineError for a resource that does not fit.
+        kept for each version and type of machine. If there is none, or with `again`, the method starts it and
+        returns a plan without a size: wait for its run, and call the method without `again`. `name` is the
+        service that is left out of the services that share the resource. Raises CapacityError, with the rate
+        that the resource can serve; InputError, NotFoundError, PipelineError for a resource that does not
+        fit.
         """
 
     def update_service(

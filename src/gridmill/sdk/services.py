@@ -78,11 +78,13 @@ class ServiceVerbs(Connected):
         least_replicas: int | None = None,
         resource: str = "",
         name: str = "",
+        again: bool = False,
     ) -> ServicePlan:
         """Return the replicas, the CPUs, the memory and the expected latency of a service for a rate of
-        requests per second. If the version was not measured on this type of machine, the method waits for the
-        measurement, which takes a few seconds. Raises CapacityError, with the rate that the resource can
-        serve; InputError, NotFoundError, PipelineError, UnavailableError if the measurement fails."""
+        requests per second. If the version was not measured on this type of machine, or with `again`, the
+        method waits for a measurement, which takes a few seconds. Raises CapacityError, with the rate that
+        the resource can serve; InputError, NotFoundError, PipelineError, UnavailableError if the measurement
+        fails."""
         while True:
             plan = self.grid.plan_service(
                 model,
@@ -91,7 +93,9 @@ class ServiceVerbs(Connected):
                 least_replicas=least_replicas,
                 resource=resource,
                 name=name,
+                again=again,
             )
+            again = False
             if plan.size is not None:
                 return plan
             self._wait_for_calibration(plan)

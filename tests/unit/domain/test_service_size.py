@@ -1,6 +1,7 @@
 """The size of a service from a calibration, and the expected latency against a simulated queue."""
 
 import math
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -177,6 +178,16 @@ def test_a_rate_above_the_largest_number_of_replicas_is_refused_with_the_rate_th
     ) as got:
         size_for_range(calibration, 9000.0, 2, room, "x")
     assert got.value.hint == f"Allow more replicas: --replicas 1..{replicas_for(calibration, 9000)}"
+
+
+def test_a_measurement_on_a_busy_machine_is_named_among_the_reasons():
+    room = Amounts(cpus=4, memory_bytes=8 * GIB)
+    idle, busy = calibrated(), calibrated()
+    slow = tuple(replace(one, rate_per_second=one.rate_per_second / 2) for one in busy.points)
+    assert not any("--measure-again" in why for why in size_for_rate(idle, 5.0, room, "x").why)
+    assert any(
+        "--measure-again" in why for why in size_for_rate(replace(busy, points=slow), 5.0, room, "x").why
+    )
 
 
 def test_the_terms_of_scaling_follow_from_the_calibration():

@@ -31,6 +31,7 @@ from gridmill.testing.local_calls import ServedGrid
 PIPELINE = Pipeline(name="demo", jobs=(Job(name="a", command=CommandSpec(run="true")),))
 SAMPLES: dict[str, Any] = {
     "adopt": True,
+    "again": True,
     "canary": "weather/lstm@4",
     "weight_percent": 12.5,
     "after": f"{2**40:016x}",

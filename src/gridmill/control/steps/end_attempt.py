@@ -138,7 +138,7 @@ def _settle(endings: Endings, transaction: Transaction, attempt: Attempt, outcom
     if after.state in DONE_JOBS and job_run.probe is not None:
         transaction.then(partial(endings.discarded.extend, left_behind(job_run, attempt.id)))
     elif after.state in DONE_JOBS and job_run.job.service is not None:
-        note_calibration(transaction, job_run, outcome)
+        note_calibration(endings.ledger, transaction, job_run, outcome)
     elif after.state in DONE_JOBS and job_run.part is None:
         after = publish(
             endings.catalog, endings.storage, transaction, after, attempt=ended, outputs=outcome.outputs

@@ -105,14 +105,18 @@ def send_order(
     send_route_order(channels, transaction, service)
 
 
-def note_calibration(transaction: Transaction, job_run: JobRun, outcome: AttemptOutcome) -> None:
-    """Record the measurement of a calibration that has succeeded. Raises InputError for a measurement that
-    cannot be read."""
+def note_calibration(
+    ledger: Ledger, transaction: Transaction, job_run: JobRun, outcome: AttemptOutcome
+) -> None:
+    """Record the measurement of a calibration that has succeeded, in place of an earlier one. Raises
+    InputError for a measurement that cannot be read."""
     spec = job_run.job.service
     if spec is None or not spec.calibrates or not outcome.outputs:
         return
     measured = from_builtins(outcome.outputs[0].details.get(CALIBRATION), Calibration)
-    transaction.put(replace(measured, version=spec.calibrates, machine=spec.machine, created=transaction.now))
+    noted = replace(measured, version=spec.calibrates, machine=spec.machine, created=transaction.now)
+    ledger.look_up(Calibration, noted.name)
+    transaction.put(noted)
 
 
 def send_route_order(channels: Channels, transaction: Transaction, service: Service) -> None:

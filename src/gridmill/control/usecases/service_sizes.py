@@ -40,9 +40,10 @@ class ServiceSizeUseCases(UseCases):
         least_replicas: int | None = None,
         resource: str = "",
         name: str = "",
+        again: bool = False,
     ) -> ServicePlan:
         """Return the size that a service would have. If its version was not calibrated on this type of
-        machine, a calibration is started."""
+        machine, or with `again`, a calibration is started."""
         check_rate(rate)
         check_range(replicas, least_replicas)
         with self._node.changing() as transaction:
@@ -51,7 +52,7 @@ class ServiceSizeUseCases(UseCases):
                 raise InputError(f"{version.id} cannot be served: {why}", place="model")
             place = place_of(self._ledger, resource, name)
             calibration = calibration_of(self._ledger, version.id, place.machine)
-            if calibration is None:
+            if calibration is None or again:
                 run_id = self._calibrate(transaction, version.id, resource, place)
                 return ServicePlan(version=version.id, machine=place.machine, run_id=run_id)
         size = sized(calibration, rate, replicas, least_replicas, place.room, place.label)
