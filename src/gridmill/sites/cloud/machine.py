@@ -36,13 +36,17 @@ _PLACES = "/opt/gridmill-{hash}"
 START = """umask 022
 mkdir -p "$FARM" && chmod 711 "$FARM" && cd "$FARM" || exit 1
 export GRIDMILL_HOME="$FARM" GRIDMILL_ROOT="$FARM/storage" GRIDMILL_MEMORY="$MEMORY"
-alive() { [ -s up.pid ] && kill -0 "$(cat up.pid)" 2>/dev/null; }
+boot=$(cat /proc/sys/kernel/random/boot_id)
+# after a reboot, another process may have the number of the server
+same_boot() { [ ! -e up.boot ] || [ "$(cat up.boot)" = "$boot" ]; }
+alive() { [ -s up.pid ] && same_boot && kill -0 "$(cat up.pid)" 2>/dev/null; }
 if ! alive; then
     rm -f up.ready
     (umask 077 && : > up.out && chmod 600 up.out)
     setsid "$PYTHON" -P -m gridmill up --light --json --listen "127.0.0.1:$PORT" --tenant-disk 0 \
         --tenant-files 0 < /dev/null > up.out 2>> up.log &
     echo $! > up.pid
+    echo "$boot" > up.boot
     started=1
 fi
 rounds=0

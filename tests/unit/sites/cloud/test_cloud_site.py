@@ -244,6 +244,25 @@ def test_a_lease_that_closes_slowly_does_not_hold_up_another(site, monkeypatch):
     assert is_over
 
 
+def test_the_light_server_starts_again_after_a_reboot_also_if_a_process_has_its_number(tmp_path):
+    server = tmp_path / "python"
+    server.write_text('#!/bin/sh\necho \'{"fingerprint": "f", "join": "secret"}\'\nexec sleep 60\n')
+    server.chmod(0o755)
+    values = {"FARM": tmp_path, "PORT": 1, "PYTHON": server, "MEMORY": 1, "JOINED": 1, "started": ""}
+    script = with_variables(START, **values)
+    pids = []
+    try:
+        for boot in ("", "", "an earlier boot"):
+            if boot:
+                (tmp_path / "up.boot").write_text(boot)
+            subprocess.run(["sh", "-s"], input=script, text=True, check=True, timeout=60)
+            pids.append(int((tmp_path / "up.pid").read_text()))
+    finally:
+        for pid in set(pids):
+            os.kill(pid, signal.SIGKILL)
+    assert pids[0] == pids[1] != pids[2]
+
+
 def test_the_secret_of_the_light_server_is_private_and_deleted(tmp_path):
     server = tmp_path / "python"
     server.write_text(
