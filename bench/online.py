@@ -1,13 +1,14 @@
 """Features at request time: reads of 5 windows, and the time until new rows are visible.
 
-`python -m bench.online` measures 100,000 entities and 2 M events; `--entities 1000000 --events 20000000`
-measures the sizes of the targets. It prints one JSON object and, with `--store`, keeps it for the table.
+`python -m bench.online` measures 1 M entities and 20 M events, which are the sizes of the targets, and keeps
+the results for the table. With other sizes (`--entities 100000 --events 2000000`), it only prints them.
 """
 
 import argparse
 import json
 import os
 import resource
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from bench.measure import REPOSITORY
+from bench.measure import Result, at_most, row, save
 from gridmill.domain.artifact import ArtifactKind, Output
 from gridmill.domain.dataset import Aggregate, Basis, DatasetSpec, Window
 from gridmill.online.build import build_view
@@ -31,7 +32,14 @@ BEGIN = 1_704_067_200
 """1 January 2024, in Unix seconds; the events lie in the 30 days after it."""
 DAYS = 30
 NEW_ROWS = 10_000
-RESULT = REPOSITORY / "bench" / "results" / "online.json"
+ENTITIES, EVENTS = 1_000_000, 20_000_000
+"""The sizes of the targets."""
+READ_MS, FRESH_SECONDS = 5.0, 1.0
+AREA = "features at request time"
+HOW = """
+One request for one random key with 5 windows of up to 30 days, and the time from the commit of 10,000 new
+rows until requests see them. The processor time leaves out what other programs of the machine need.
+"""
 SPANS = (
     (Aggregate.COUNT, 1),
     (Aggregate.SUM, 1),
@@ -153,16 +161,31 @@ def _read(features: OnlineFeatures, random: np.random.Generator, entities: int, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--entities", type=int, default=100_000)
-    parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--entities", type=int, default=ENTITIES)
+    parser.add_argument("--events", type=int, default=EVENTS)
     parser.add_argument("--reads", type=int, default=5_000)
-    parser.add_argument("--store", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = measure(Path(folder), given.entities, given.events, given.reads)
     print(json.dumps(result, indent=1))
-    if given.store:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    if (given.entities, given.events) == (ENTITIES, EVENTS):
+        save("online", list(_rows(result)), how=HOW)
+
+
+def _rows(result: dict[str, Any]) -> Iterator[Result]:
+    yield at_most(READ_MS, AREA, "a request with 5 windows, 99 %", result["read_p99_ms"], "ms")
+    yield row(AREA, "a request with 5 windows, median", result["read_p50_ms"], "ms")
+    yield row(AREA, "its processor time, 99 %", result["read_cpu_p99_ms"], "ms")
+    for what, name in (("10,000 new rows are visible", "fresh"), ("its processor time", "fresh_cpu")):
+        times: list[float] = result[f"{name}_seconds"]
+        spread = {"low": min(times), "high": max(times), "runs": len(times)}
+        value = statistics.median(times)
+        if name == "fresh":
+            yield at_most(FRESH_SECONDS, AREA, what, value, "s", **spread)
+        else:
+            yield row(AREA, what, value, "s", **spread)
+    yield row(AREA, "building the view", result["build_seconds"], "s")
+    yield row(AREA, "size of the view", result["size_mib"], "MiB")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ MODULES = {
     "search": "bench.search",
     "swarm": "bench.swarm",
     "serving": "bench.serving",
+    "online": "bench.online",
     "sizing-settings": "bench.resized",
     "sizing-examples": "bench.sizing examples",
     "sizing-published": "bench.sizing published",
