@@ -12,27 +12,13 @@ from gridmill.testing.hosts import why_no_hosts
 from tests.kit.farmland import Farmland
 from tests.kit.machines import two_hosts
 from tests.kit.service_load import answers, load_words
+from tests.unit.jobs.training.test_imported import weighted
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "there are hosts"),
 ]
-PIPELINE = """
-pipeline: w
-parameters:
-  trees: 2
-jobs:
-  rows:
-    sink: {source: {path: rows.csv}}
-  features:
-    dataset:
-      basis: {table: rows, time: day}
-      label: {column: y, steps: 1}
-      split: {validation: 0.2, test: 0.2}
-  m:
-    training: {dataset: features, model: gbdt, trees: "${trees}"}
-"""
-BODY = {"rows": [{"x": 1.5, "y": 3.0}]}
+BODY = {"rows": [{"temp": 1.5, "wind": 3.0}]}
 
 
 @pytest.fixture
@@ -42,13 +28,16 @@ def land() -> Iterator[Farmland]:
 
 
 def versions_of_a_model(land: Farmland) -> None:
-    """Make two versions of `w/m`, with the alias `champion` of the first."""
-    rows = [f"2024-{1 + day // 28:02}-{1 + day % 28:02},{day % 7},{day % 7 * 2}" for day in range(112)]
-    (land.shared / "rows.csv").write_text("\n".join(["day,x,y", *rows, ""]))
-    (land.shared / "w.yaml").write_text(PIPELINE)
-    for trees in (2, 3):
-        land.gridmill("run", str(land.shared / "w.yaml"), "--set", f"trees={trees}")
-    land.gridmill("configure", "model", "w/m", "--alias", "champion=1")
+    """Make two versions of `w/model`, of which only the second has golden rows, with the alias `champion` of
+    the first."""
+    given = {name: land.shared / name for name in ("net.onnx", "signature.yaml", "samples.csv")}
+    given["net.onnx"].write_bytes(weighted())
+    given["signature.yaml"].write_text("features: [temp, wind]\nlabel: rain\n")
+    given["samples.csv"].write_text("temp,wind\n1,2\n3,4\n")
+    words = ("import", "model", "w", str(given["net.onnx"]), "--signature", str(given["signature.yaml"]))
+    land.gridmill(*words)
+    land.gridmill(*words, "--samples", str(given["samples.csv"]))
+    land.gridmill("configure", "model", "w/model", "--alias", "champion=1")
 
 
 def asked(land: Farmland, *words: str) -> Any:
@@ -83,7 +72,7 @@ def test_a_service_at_a_farm_answers_at_home_whatever_ends(land: Farmland) -> No
     land.gridmill(
         "configure", "resource", "far-servers", "--type", "service", "--site", "far", "--memory", "2GiB"
     )
-    words = ("start", "service", "rain", "--model", "w/m@champion", "--resource", "far-servers")
+    words = ("start", "service", "rain", "--model", "w/model@champion", "--resource", "far-servers")
     view = asked(land, *words)
     assert (view["state"], view["ready"], view["service"]["route"]["site"]) == ("running", 1, "far")
     port = view["service"]["port"]
@@ -94,11 +83,15 @@ def test_a_service_at_a_farm_answers_at_home_whatever_ends(land: Farmland) -> No
         return asked(land, "show", "service", "rain")
 
     # a new version is transferred, and taken over without a failed request
-    land.gridmill("configure", "model", "w/m", "--alias", "champion=2")
+    land.gridmill("configure", "model", "w/model", "--alias", "champion=2")
     land.wait(lambda: (now := shown())["state"] == "running" and now["service"]["generation"] == 2, "updated")
     requests.more()
     back = asked(land, "rollback", "service", "rain")
-    assert (back["state"], back["service"]["version"], back["service"]["port"]) == ("running", "w/m@1", port)
+    assert (back["state"], back["service"]["version"], back["service"]["port"]) == (
+        "running",
+        "w/model@1",
+        port,
+    )
 
     # a replica is killed: its requests are held, and sent again
     land.beta.run("pkill", "-KILL", "-f", "gridmill.serving.replica")
@@ -121,7 +114,7 @@ def test_a_service_at_a_farm_answers_at_home_whatever_ends(land: Farmland) -> No
     seen = requests.end()
     assert {status for status, _ in seen} <= {"200", "failure"}
     assert [status for status, _ in seen].count("failure") <= 1
-    assert {version for status, version in seen if status == "200"} == {"w/m@1", "w/m@2"}
+    assert {version for status, version in seen if status == "200"} == {"w/model@1", "w/model@2"}
 
     assert asked(land, "stop", "service", "rain")["state"] == "stopped"
     land.clear()
