@@ -95,7 +95,7 @@ LogBodies = Annotated[
     bool | None,
     typer.Option(
         "--log-bodies/--no-log-bodies",
-        help=f"{_SERVICE}log also the bodies of these requests and answers.",
+        help=f"{_SERVICE}log also the features and predictions of these requests, for a sink.",
         show_default=False,
     ),
 ]

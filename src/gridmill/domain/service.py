@@ -260,11 +260,6 @@ def calibration_order(version: str, folder: str) -> ServiceOrder:
     return ServiceOrder(name="calibration", versions=(served,), calibrates=True)
 
 
-def request_log_uri(service: str) -> str:
-    """Return the folder of the request log of a service, below the storage root."""
-    return f"requests/{service}"
-
-
 def order_of(service: Service, folder: str, log_folder: str, canary_folder: str = "") -> ServiceOrder:
     """Return the order for the process of a service. `folder` and `canary_folder` are the absolute paths of
     the files of its versions, and `log_folder` that of the request log. The memory of the replicas is limited

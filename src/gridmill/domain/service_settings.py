@@ -31,8 +31,8 @@ class ServiceSettings:
     Versions: if `follow_percent` is set, a version to which the followed alias moves is first a canary with
     this share of the requests, in percent, until it is promoted or rolled back.
 
-    Request log: `log_fraction` (0 to 1) of the requests are logged. With `log_bodies`, the bodies of
-    these requests and their answers are also logged.
+    Request log: `log_fraction` (0 to 1) of the requests are logged. With `log_bodies`, the features and
+    the predictions of these requests are also logged, so that a sink can load them.
 
     Limits: one batch has at most `max_batch` rows (default: 256), and waits at most `max_wait_seconds`
     (default: 0) for further requests. In each replica, at most `queue_limit` requests (default: 256) wait
@@ -176,7 +176,7 @@ def _request_log(settings: ServiceSettings, folder: str) -> RequestLog | None:
     return RequestLog(
         folder=folder,
         fraction=settings.log_fraction,
-        bodies=bool(settings.log_bodies),
+        rows=bool(settings.log_bodies),
         file_bytes=LOG_FILE_BYTES,
         files=LOG_FILES,
     )

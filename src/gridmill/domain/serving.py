@@ -51,13 +51,16 @@ class RequestLog:
     `folder`. A line has the request id, the time, the version, the status and the duration.
 
     `fraction` (0 to 1) of all requests are logged. With `bodies`, a line also has the texts of the request
-    and of the answer. A file is replaced by a new file when it has `file_bytes` bytes, and the oldest
+    and of the answer. With `rows`, each row of a logged request to `POST /predict` is also written to other
+    files, as an object with its features and its prediction, in a form that a sink can load
+    (`serving/row_log.py`). A file is replaced by a new file when it has `file_bytes` bytes, and the oldest
     files are deleted when there are more than `files`.
     """
 
     folder: str
     fraction: float = 1.0
     bodies: bool = False
+    rows: bool = False
     file_bytes: int = 64 * MIB
     files: int = 10
 

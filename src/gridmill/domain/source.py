@@ -20,6 +20,8 @@ DATE_DIGITS = ("%Y%m%d", "%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
 """The patterns of numbers whose digits are a date."""
 HTTP = ("http://", "https://")
 OBJECTS = ("s3://", "gs://")
+SERVICE_LOG = "service://"
+"""The prefix of the path that names the logged rows of a service."""
 REMOTE = (*HTTP, *OBJECTS)
 """The prefixes of paths that the job itself downloads."""
 
@@ -211,13 +213,15 @@ class Source:
     (`sql`), or a stream (`stream`).
 
     Relative paths begin at the folder of the pipeline file. `package://NAME/PATH` is a file of an installed
-    Python package. A path with `http://` or `https://` names one file. A path with `s3://BUCKET/PATH` or
-    `gs://BUCKET/PATH` names one object or a glob of objects, at `endpoint` if the object storage is not AWS
-    or Google. `headers` are HTTP headers that are sent with HTTP requests. `credentials` are the keys of an
-    object storage: `access_key_id`, `secret_access_key` and `session_token` for S3, `service_account_key`
-    (the JSON text) for Google. Without `credentials`, they are read from the environment in which the job
-    runs. Passwords and keys must be written as `{secret: NAME}`, as `${secret:NAME}` inside a text, or as
-    `${env:NAME}` for a variable of the environment in which the job runs.
+    Python package. `service://NAME` means the logged rows of a service (`gridmill update service NAME
+    --log-requests 1 --log-bodies`). A path with `http://` or `https://` names one file. A path with
+    `s3://BUCKET/PATH` or `gs://BUCKET/PATH` names one object or a glob of objects, at `endpoint` if the
+    object storage is not AWS or Google. `headers` are HTTP headers that are sent with HTTP requests.
+    `credentials` are the keys of an object storage: `access_key_id`, `secret_access_key` and `session_token`
+    for S3, `service_account_key` (the JSON text) for Google. Without `credentials`, they are read from the
+    environment in which the job runs. Passwords and keys must be written as `{secret: NAME}`, as
+    `${secret:NAME}` inside a text, or as `${env:NAME}` for a variable of the environment in which the job
+    runs.
 
     If format and compression are not set, they follow from the name of the file (a ZIP file must contain
     exactly one file). `delimiter` (default: a comma, or a tab for `.tsv`), `nulls` (texts that mean a

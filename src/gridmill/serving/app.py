@@ -97,12 +97,13 @@ class Application:
         except Exception:  # noqa: BLE001  the outermost function of a request: other requests continue
             _LOG.exception("request %s failed", request.request_id)
             answer = _failure(_defect(), request.request_id)
+        body = answer.body
         if b"accept-encoding" in headers:
             answer = compressed(answer, headers[b"accept-encoding"])
         seconds = self._clock() - begin
         self._metrics.count(request.version, kind, answer.status, seconds)
         if self._log is not None:
-            self._log.add(request, answer, seconds)
+            self._log.add(request, answer, body, seconds)
         await self._send(send, request, answer)
 
     async def _send(self, send: Send, request: Request, answer: Answer) -> None:

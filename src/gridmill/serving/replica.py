@@ -94,7 +94,7 @@ class Replica:
             await self._drain()
         finally:
             expiry.cancel()
-            self._save()
+            self._save(ends=True)
 
     def _host(self, model: ServedModel) -> HostedModel:
         order = self._order
@@ -132,7 +132,7 @@ class Replica:
             except GridmillError as error:  # the keys that were read last stay valid
                 logging.getLogger(__name__).warning("%s", error)
 
-    def _save(self) -> None:
+    def _save(self, *, ends: bool = False) -> None:
         metrics = self._metrics
         for one in self._hosted:
             labels = f'{{version="{one.model.label}"}}'
@@ -143,7 +143,7 @@ class Replica:
         metrics.set_gauge("gridmill_connections", len(self._state.connections))
         metrics.set_gauge("gridmill_memory_bytes", _resident_bytes())
         if self._log is not None:
-            self._log.flush()
+            self._log.flush(ends=ends)
             metrics.counts["gridmill_log_lines_lost_total"] = self._log.lost
         metrics.save()
         self._drift.save({one.model.label: one.drift for one in self._hosted if one.drift is not None})

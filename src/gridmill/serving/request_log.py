@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gridmill.domain.serving import RequestLog
 from gridmill.serving.request import Answer, Request
+from gridmill.serving.row_log import RowLogWriter
 
 MOST_WAITING = 10_000
 """The largest number of lines that wait to be written. Further lines are counted as lost."""
@@ -22,15 +23,22 @@ class RequestLogWriter:
         self._service = service
         self._folder = Path(settings.folder)
         self._stem = f"requests-{replica}"
+        self._rows = RowLogWriter(settings, service, replica) if settings.rows else None
         self._lines: deque[str] = deque()
-        self.lost = 0
+        self._lost = 0
 
-    def add(self, request: Request, answer: Answer, seconds: float) -> None:
-        """Add a line for an answered request, if the request is in the sample."""
+    @property
+    def lost(self) -> int:
+        """The number of lines and rows that could not be written."""
+        return self._lost + (self._rows.lost if self._rows is not None else 0)
+
+    def add(self, request: Request, answer: Answer, body: bytes, seconds: float) -> None:
+        """Add a line for an answered request, if the request is in the sample. `body` is the body of the
+        answer before it was compressed."""
         if self._settings.fraction < 1 and random.random() >= self._settings.fraction:
             return
         if len(self._lines) >= MOST_WAITING:
-            self.lost += 1
+            self._lost += 1
             return
         traceparent = request.headers.get(b"traceparent", b"").decode("latin-1")
         line: dict[str, object] = {
@@ -47,11 +55,16 @@ class RequestLogWriter:
         }
         if self._settings.bodies:
             line["request"] = request.body.decode("utf-8", errors="replace")
-            line["answer"] = answer.body.decode("utf-8", errors="replace")
+            line["answer"] = body.decode("utf-8", errors="replace")
         self._lines.append(json.dumps(line))
+        if self._rows is not None and answer.status == 200 and request.path == "/predict":
+            self._rows.add(request, body)
 
-    def flush(self) -> None:
-        """Append the waiting lines to the file. If the disk is full, they are counted as lost."""
+    def flush(self, *, ends: bool = False) -> None:
+        """Append the waiting lines to the file. If the disk is full, they are counted as lost. `ends` means
+        that the replica ends."""
+        if self._rows is not None:
+            self._rows.flush(ends=ends)
         if not self._lines:
             return
         number = len(self._lines)
@@ -65,7 +78,7 @@ class RequestLogWriter:
                 path.rename(self._folder / f"{self._stem}-{time.time_ns()}.jsonl")
                 self._delete_oldest()
         except OSError:
-            self.lost += number
+            self._lost += number
 
     def _delete_oldest(self) -> None:
         full = sorted(self._folder.glob(f"{self._stem}-*.jsonl"))

@@ -31,10 +31,10 @@ from gridmill.domain.service import (
     ServiceState,
     calibration_order,
     order_of,
-    request_log_uri,
     route_order_of,
 )
 from gridmill.domain.service_features import ViewOrders
+from gridmill.domain.service_log import request_log_uri
 from gridmill.domain.service_size import CALIBRATION, Calibration
 from gridmill.domain.serving import ServiceOrder, ServiceReport
 from gridmill.domain.storage_uri import below

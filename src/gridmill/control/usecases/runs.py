@@ -56,6 +56,7 @@ from gridmill.domain.pod_protocol import Event, sequence_of
 from gridmill.domain.preflight import PreflightFinding, show_finding, written_late
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun, Run
+from gridmill.domain.service_log import with_log_files
 from gridmill.domain.sink_overrides import altered_pipeline
 from gridmill.domain.site import SiteKind
 from gridmill.domain.states import JobState, RunState
@@ -139,7 +140,7 @@ class RunUseCases(AlterationUseCases):
     def plan_run(self, pipeline: Pipeline) -> DryRun:
         """Predict what a run would do."""
         with with_lines(pipeline.lines, pipeline.name):
-            return self._plan_run(pipeline)
+            return self._plan_run(with_log_files(pipeline, self._control.storage.location))
 
     def _clouds(self) -> frozenset[str]:
         sites = self._ledger.snapshot.sites.values()

@@ -20,6 +20,7 @@ from gridmill.domain.dataset import AsOfJoin, Join
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.preflight import PreflightFinding, PreflightRequest, PreflightResult, UncheckedJob
+from gridmill.domain.service_log import has_service_log
 from gridmill.domain.training import Objective
 from gridmill.errors import GridmillError, InputError, NotFoundError, UnavailableError
 from gridmill.jobs.dataset.columns import missing_column
@@ -154,6 +155,10 @@ class _Preflight:
     def _made(self, job: Job, tables: Mapping[str, PreflightTable]) -> Known | None:
         match job.kind:
             case JobKind.SINK:
+                if job.sink is not None and has_service_log(job.sink.source):
+                    raise NotCheckableError(
+                        "the control node finds the logged rows of a service at the start"
+                    )
                 if job.name in self.question.late:
                     command = self.question.late[job.name]
                     raise NotCheckableError(

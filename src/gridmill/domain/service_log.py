@@ -1,0 +1,49 @@
+"""This module has the place of the request logs of services, and the sources that read them."""
+
+from gridmill.domain.frozen import replace
+from gridmill.domain.job import Job
+from gridmill.domain.naming import check_name
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.source import SERVICE_LOG, Format, Source
+from gridmill.domain.storage_uri import below
+
+
+def request_log_uri(service: str) -> str:
+    """Return the folder of the request log of a service, below the storage root."""
+    return f"requests/{service}"
+
+
+def with_log_files(pipeline: Pipeline, location: str) -> Pipeline:
+    """Return the pipeline in which each source `service://NAME` names the files with the logged rows of the
+    service. `location` is the storage root. Raises InputError for a name that no service can have."""
+    if not any(_reads_log(job) for job in pipeline.jobs):
+        return pipeline
+    return replace(pipeline, jobs=tuple(_resolved(job, location) for job in pipeline.jobs))
+
+
+def _reads_log(job: Job) -> bool:
+    return job.sink is not None and any(path.startswith(SERVICE_LOG) for path in job.sink.source.paths)
+
+
+def _resolved(job: Job, location: str) -> Job:
+    if job.sink is None or not _reads_log(job):
+        return job
+    source = replace(
+        job.sink.source,
+        path=tuple(_files(path, location) for path in job.sink.source.paths),
+        format=job.sink.source.format or Format.JSONL,
+    )
+    return replace(job, sink=replace(job.sink, source=source))
+
+
+def _files(path: str, location: str) -> str:
+    if not path.startswith(SERVICE_LOG):
+        return path
+    name = path.removeprefix(SERVICE_LOG)
+    check_name("service", name)
+    return str(below(location, f"{request_log_uri(name)}/rows-*.jsonl"))
+
+
+def has_service_log(source: Source) -> bool:
+    """Return whether a source reads the logged rows of a service, which only the control node finds."""
+    return any(path.startswith(SERVICE_LOG) for path in source.paths)

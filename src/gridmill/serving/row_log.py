@@ -1,0 +1,163 @@
+"""The logged rows of a replica: one object per row with its features and its prediction, in files of JSON
+lines that a sink can load.
+
+A sink loads each file once, so a file gets its final name only when it is complete: when it is large or old
+enough, or when the replica ends.
+"""
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gridmill.domain.serving import RequestLog
+from gridmill.serving.request import Request
+
+MOST_WAITING = 10_000
+"""The largest number of rows that wait to be written. Further rows are counted as lost."""
+COMPLETE_SECONDS = 60.0
+"""After this time, a file is complete although it is small."""
+_OWN = ("service", "version", "request_id", "request_row", "served_at")
+"""The columns that the log adds to the features and the predictions."""
+
+
+class RowLogWriter:
+    """Collects the rows of answered requests, and writes them when the replica calls `flush`."""
+
+    def __init__(
+        self,
+        settings: RequestLog,
+        service: str,
+        replica: int,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._service, self._most_bytes = service, settings.file_bytes
+        self._monotonic = monotonic
+        self._kept_bytes = settings.file_bytes * settings.files
+        self._folder = Path(settings.folder)
+        self._stem = f"rows-{replica}"
+        self._open = self._folder / f"{self._stem}.part"
+        self._rows: deque[str] = deque()
+        self._since: float | None = None
+        self.lost = 0
+        # an earlier replica with this number was killed before it completed its file
+        with suppress(OSError):
+            self._complete()
+
+    def add(self, request: Request, answer: bytes) -> None:
+        """Add the rows of a request that `POST /predict` has answered with the body `answer`."""
+        now = datetime.now(UTC).isoformat()
+        for number, (row, prediction) in enumerate(_pairs(request.body, answer)):
+            if len(self._rows) >= MOST_WAITING:
+                self.lost += 1
+                continue
+            own = (self._service, request.version, request.request_id, number, now)
+            self._rows.append(json.dumps(_line(row, prediction, dict(zip(_OWN, own, strict=True)))))
+
+    def flush(self, *, ends: bool = False) -> None:
+        """Append the waiting rows to the open file, and complete the file if it is large or old enough or if
+        the replica ends. If the disk is full, the rows are counted as lost."""
+        number = len(self._rows)
+        try:
+            if number:
+                self._append("".join(f"{self._rows.popleft()}\n" for _ in range(number)).encode())
+                number = 0
+            is_old = self._since is not None and self._monotonic() - self._since >= COMPLETE_SECONDS
+            if ends or is_old or (self._since is not None and self._size() >= self._most_bytes):
+                self._complete()
+        except OSError:
+            self.lost += number
+
+    def _append(self, content: bytes) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with self._open.open("ab") as file:
+            file.write(content)
+        if self._since is None:
+            self._since = self._monotonic()
+
+    def _size(self) -> int:
+        return self._open.stat().st_size
+
+    def _complete(self) -> None:
+        """Give the open file its final name, without a last line that is not whole, and delete the oldest
+        files above the limit."""
+        self._since = None
+        if not self._open.exists():
+            return
+        _cut_last_line(self._open)
+        if self._size():
+            self._open.rename(self._folder / f"{self._stem}-{time.time_ns()}.jsonl")
+        else:
+            self._open.unlink()
+        self._delete_oldest()
+
+    def _delete_oldest(self) -> None:
+        kept = 0
+        for path in sorted(self._folder.glob(f"{self._stem}-*.jsonl"), reverse=True):
+            kept += path.stat().st_size
+            if kept > self._kept_bytes:
+                path.unlink(missing_ok=True)
+
+
+def _cut_last_line(path: Path) -> None:
+    """Remove what follows the last line break. A replica that is killed may leave a part of a line."""
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        while size:
+            start = max(0, size - (1 << 16))
+            file.seek(start)
+            found = file.read(size - start).rfind(b"\n")
+            if found >= 0:
+                file.truncate(start + found + 1)
+                return
+            size = start
+        file.truncate(0)
+
+
+def _pairs(body: bytes, answer: bytes) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield each row of a request with its prediction. Rows of JSON lines that had an error are left out."""
+    for row, prediction in zip(_rows(body), _predictions(answer), strict=False):
+        # for a model that reads sequences, the last object is the row, and those before are its history
+        last = row[-1] if isinstance(row, list) and row else row
+        if isinstance(last, dict) and "error" not in prediction:
+            yield last, prediction
+
+
+def _rows(body: bytes) -> Sequence[Any]:
+    with suppress(ValueError):
+        content = json.loads(body)
+        if isinstance(content, dict) and "rows" in content:
+            content = content["rows"]
+        return content if isinstance(content, list) else [content]
+    return [json.loads(line) if _is_json(line) else None for line in body.splitlines() if line.strip()]
+
+
+def _is_json(line: bytes) -> bool:
+    with suppress(ValueError):
+        json.loads(line)
+        return True
+    return False
+
+
+def _predictions(answer: bytes) -> Sequence[Mapping[str, Any]]:
+    with suppress(ValueError):
+        content = json.loads(answer)
+        predictions: Sequence[Mapping[str, Any]] = content.get("predictions", [content])
+        return predictions
+    return [json.loads(line) for line in answer.splitlines()]
+
+
+def _line(row: Mapping[str, Any], prediction: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row of the log. A feature with the name of another column gets the prefix `feature_`."""
+    given = {name: value for name, value in prediction.items() if name not in ("not_finite", "features")}
+    taken = {*own, *given}
+    return {
+        **{f"feature_{name}" if name in taken else name: one for name, one in row.items()},
+        **given,
+        **own,
+    }

@@ -1,0 +1,125 @@
+"""The logged rows of a replica: complete files with features and predictions, within a limit of bytes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.kit.served_models import linear_model, order_of, row, run
+
+from gridmill.domain.serving import RequestLog
+from gridmill.serving.request import Request
+from gridmill.serving.request_log import RequestLogWriter
+from gridmill.serving.row_log import COMPLETE_SECONDS, RowLogWriter
+
+
+def request(body: object, request_id: str = "r1") -> Request:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    made = Request(method="POST", path="/predict", query={}, headers={}, body=content, request_id=request_id)
+    made.version = "w/m@3"
+    return made
+
+
+def answer(*values: float) -> bytes:
+    return json.dumps({"predictions": [{"prediction": value} for value in values]}).encode()
+
+
+def complete(folder: Path) -> list[Path]:
+    return sorted(folder.glob("rows-*.jsonl"))
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in complete(folder) for line in path.read_text().splitlines()]
+
+
+def writer(folder: Path, **settings: Any) -> RowLogWriter:
+    return RowLogWriter(RequestLog(folder=str(folder), rows=True, **settings), "rain", 0)
+
+
+def test_each_row_has_its_features_its_prediction_and_the_version(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+    log.add(
+        request({"rows": [{"temp": 1.5, "city": "Ulm"}, {"temp": None, "city": "Köln"}]}), answer(3.0, 4.0)
+    )
+    log.flush()
+    assert complete(tmp_path) == []  # a sink must not see a file that still grows
+    log.flush(ends=True)
+    first, second = rows(tmp_path)
+    assert first.pop("served_at") == second.pop("served_at") > "2024"
+    own = {"service": "rain", "version": "w/m@3", "request_id": "r1"}
+    assert first == {"temp": 1.5, "city": "Ulm", "prediction": 3.0, "request_row": 0, **own}
+    assert second == {"temp": None, "city": "Köln", "prediction": 4.0, "request_row": 1, **own}
+
+
+def test_a_feature_with_the_name_of_another_column_gets_a_prefix(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+    log.add(request([{"version": "old", "prediction": 7}]), answer(3.0))
+    log.flush(ends=True)
+    (one,) = rows(tmp_path)
+    assert (one["feature_version"], one["version"]) == ("old", "w/m@3")
+    assert (one["feature_prediction"], one["prediction"]) == (7, 3.0)
+
+
+def test_json_lines_with_an_error_are_left_out_and_a_sequence_is_its_last_row(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+    lines = b'{"x": 1}\nnot json\n{"x": 3}\n'
+    answers = b'{"prediction": 1.0}\n{"error": "wrong", "row": 1}\n{"prediction": 3.0}\n'
+    log.add(request(lines), answers)
+    log.add(request({"rows": [[{"x": 4}, {"x": 5}]]}), answer(9.0))
+    log.flush(ends=True)
+    assert [(one["x"], one["prediction"]) for one in rows(tmp_path)] == [(1, 1.0), (3, 3.0), (5, 9.0)]
+
+
+def test_a_large_or_an_old_file_is_complete_and_the_oldest_are_deleted(tmp_path: Path) -> None:
+    now = [0.0]
+    settings = RequestLog(folder=str(tmp_path), rows=True, file_bytes=1000, files=3)
+    log = RowLogWriter(settings, "rain", 0, monotonic=lambda: now[0])
+    for number in range(40):
+        log.add(request([{"x": number}] * 4), answer(1.0, 2.0, 3.0, 4.0))
+        log.flush()
+    kept = rows(tmp_path)
+    assert sum(path.stat().st_size for path in complete(tmp_path)) <= 3000
+    assert 39 >= kept[-1]["x"] > kept[0]["x"] > 0
+    log.add(request([{"x": 99}]), answer(1.0))
+    log.flush()
+    assert rows(tmp_path)[-1]["x"] != 99
+    now[0] = COMPLETE_SECONDS
+    log.flush()
+    assert rows(tmp_path)[-1]["x"] == 99
+
+
+def test_the_successor_of_a_killed_replica_completes_its_file_without_a_torn_line(tmp_path: Path) -> None:
+    (tmp_path / "rows-0.part").write_bytes(b'{"x": 1}\n{"x": 2}\n{"x"')
+    writer(tmp_path)
+    assert rows(tmp_path) == [{"x": 1}, {"x": 2}]
+    (tmp_path / "rows-0.part").write_bytes(b'{"x"')
+    writer(tmp_path)
+    assert rows(tmp_path) == [{"x": 1}, {"x": 2}]
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_a_folder_that_cannot_be_written_costs_no_request_and_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    log = writer(tmp_path / "file" / "below")
+    log.add(request([{"x": 1}]), answer(1.0))
+    log.flush()
+    assert log.lost == 1
+
+
+def test_an_application_logs_the_rows_of_predictions_and_not_of_refused_requests(tmp_path: Path) -> None:
+    settings = RequestLog(folder=str(tmp_path / "log"), rows=True)
+    order = order_of(linear_model(tmp_path / "m"), request_log=settings)
+    log = RequestLogWriter(settings, "weather", 0)
+
+    async def scenario(call: Any, hosted: Any) -> None:
+        del hosted
+        packed = {"accept-encoding": "gzip", "x-request-id": "mine"}
+        many = {"rows": [row(temp=float(number)) for number in range(100)]}
+        assert (await call("/predict", many, headers=packed)).headers["content-encoding"] == "gzip"
+        assert (await call("/predict", {"rows": [{"temp": 1}]})).status == 422
+
+    run(scenario, order, tmp_path, log=log)
+    log.flush(ends=True)
+    logged = rows(tmp_path / "log")
+    assert [one["temp"] for one in logged] == [float(number) for number in range(100)]
+    assert [one["prediction"] for one in logged[:2]] == [120.0, 121.0]
+    assert {one["request_id"] for one in logged} == {"mine"}
