@@ -15,11 +15,12 @@ from gridmill.domain.naming import suggestion
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.rental_estimate import Phase
 from gridmill.domain.resource import Resource, asks_for_need, default_resource, keep_of
-from gridmill.domain.site import LOCAL
+from gridmill.domain.site import LOCAL, Site
 from gridmill.domain.views import DryRun, PlannedJob
 from gridmill.scheduler.alternatives import CachedForecasts, ResourceCandidate, alternatives, demand_at
 from gridmill.scheduler.bottleneck import may_be_cut
 from gridmill.scheduler.capacity import most_jobs
+from gridmill.scheduler.early_inputs import EARLY_KINDS
 from gridmill.scheduler.fair_share import ProjectShares
 from gridmill.scheduler.feasibility import (
     RefusalReason,
@@ -32,6 +33,7 @@ from gridmill.scheduler.feasibility import (
 )
 from gridmill.scheduler.plan import asked_when_alone
 from gridmill.scheduler.queue import Demand, QuotaClaim
+from gridmill.scheduler.rental_estimate import NOTHING_SAVED, SavedTime, with_saved
 from gridmill.scheduler.site_choice import InputVersion, choose, transfer_estimate
 from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.snapshot import Snapshot
@@ -84,7 +86,7 @@ def dry_run(
         )
         placed = place(job) if name in unchanged else _rented(place, job, rent)
         planned[name] = replace(placed, wave=waves[name], unchanged=name in unchanged)
-    timed = _Timeline(snapshot, _keeps(pipeline, snapshot)).times(planned)
+    timed = _Timeline(snapshot, _keeps(pipeline, snapshot), _pods(pipeline, snapshot)).times(planned)
     jobs = tuple(sorted(timed, key=lambda job: job.wave))
     ends = [job.ends for job in jobs]
     job_name = [end for end in ends if end is not None]
@@ -100,6 +102,17 @@ def _keeps(pipeline: Pipeline, snapshot: Snapshot) -> dict[str, float]:
     resources = (*snapshot.resources.values(), *pipeline.resources)
     sites = snapshot.sites
     return {one.name: keep_of(one, sites[one.site].kind if one.site in sites else None) for one in resources}
+
+
+def _pods(pipeline: Pipeline, snapshot: Snapshot) -> dict[str, Resource]:
+    """Return the resources whose data is transferred to their pods: at farms and on rented machines."""
+    resources = (*snapshot.resources.values(), *pipeline.resources)
+    sites = {name for name, one in snapshot.sites.items() if one.kind in EARLY_KINDS}
+    return {one.name: one for one in resources if one.site in sites}
+
+
+def _transfers_early(site: Site | None) -> bool:
+    return site is not None and site.kind in EARLY_KINDS and site.settings.get("early", "yes") == "yes"
 
 
 def _rented(place: Callable[[Job], PlannedJob], job: Job, rent: Rent) -> PlannedJob:
@@ -270,11 +283,13 @@ def _place(job: Job, problem: RefusalReason, pipeline: Pipeline) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TimelineJob:
-    """A job on the timeline of the predicted run."""
+    """A job on the timeline of the predicted run. `works` is the time at which its inputs have arrived."""
 
+    job: str
     starts: float
+    works: float
     ends: float
-    memory_bytes: int
+    amounts: Amounts
     resource: str
 
 
@@ -282,65 +297,108 @@ class _Timeline:
     """A timeline of a predicted run. The timeline places each job at the earliest time that its needed jobs
     and the CPUs and memory of a pod allow."""
 
-    def __init__(self, snapshot: Snapshot, keeps: Mapping[str, float]) -> None:
+    def __init__(self, snapshot: Snapshot, keeps: Mapping[str, float], pods: Mapping[str, Resource]) -> None:
         self._snapshot = snapshot
-        self._keeps = keeps
-        """The seconds for which an idle deployment of each resource is kept."""
+        self._keeps, self._pods = keeps, pods
+        """The seconds for which an idle deployment of each resource is kept, and the resources to whose pods
+        data is transferred."""
         self._taken: list[_TimelineJob] = []
 
     def times(self, planned: Mapping[str, PlannedJob]) -> list[PlannedJob]:
         """Return the jobs with `starts` and `ends`, if these times can be estimated. The time of a job on a
         rented machine begins with the request for the machine, and ends when the machine is returned. The
-        jobs that need its result start when the result is at home."""
+        jobs that need its result start when the result is at home. If a job waits for the machine of an
+        earlier job, its inputs are transferred while the earlier job runs there."""
         timed: dict[str, PlannedJob] = {}
         home: dict[str, float | None] = {}
         for name, job in planned.items():
             needed = [home[need] for need in job.needs]
             present = [end for end in needed if end is not None]
             earliest = max(present, default=0.0)
-            seconds = 0.0 if not _will_run(job) else self._seconds(job, earliest)
+            seconds = 0.0 if not _will_run(job) else _seconds(job)
             timed[name], home[name] = job, None
             if len(present) == len(needed) and (seconds is not None):
-                starts = self._place(job, earliest, seconds)
-                home[name] = starts + seconds
-                timed[name] = replace(job, starts=starts, ends=starts + seconds + _release_seconds(job))
+                starts = self._start(job, earliest, seconds)
+                saved = self._saved(job, earliest, starts) if seconds else NOTHING_SAVED
+                job = _with_saved(job, saved)
+                boot = 0.0 if saved.is_up else _phase_seconds(job, Phase.BOOT)
+                home[name] = starts + boot + seconds - saved.upload_seconds
+                self._take(job, starts, boot, saved, home[name] or starts)
+                timed[name] = replace(job, starts=starts, ends=(home[name] or 0.0) + _release_seconds(job))
             elif len(present) == len(needed):
                 timed[name] = replace(job, starts=earliest)
         return list(timed.values())
 
-    def _seconds(self, job: PlannedJob, earliest: float) -> float | None:
-        """Return the expected seconds until the result of the job is at home. A machine that an earlier job
-        has left is used again if it is kept until then."""
-        seconds = _seconds(job)
+    def _saved(self, job: PlannedJob, earliest: float, starts: float) -> SavedTime:
+        """Return what the job saves, because a machine that an earlier job has left is used again if it is
+        kept until then, and because its inputs are transferred while the earlier job runs."""
         keep = self._keeps.get(job.resource, 0.0)
-        is_up = any(
-            one.resource == job.resource and one.ends <= earliest <= one.ends + keep for one in self._taken
-        )
-        rental = job.rentals.get(job.resource)
-        boot = 0.0 if rental is None or is_up else rental.seconds.get(Phase.BOOT, 0.0)
-        return None if seconds is None else boot + seconds
+        before = [
+            one
+            for one in self._taken
+            if one.resource == job.resource
+            and one.ends <= starts
+            and (earliest < one.ends or starts - one.ends < keep)
+        ]
+        if not before:
+            return NOTHING_SAVED
+        last = max(before, key=lambda one: one.ends)
+        upload = 0.0 if job.transfer is None else job.transfer.upload_seconds or 0.0
+        if not _transfers_early(self._snapshot.sites.get(job.site)):
+            upload = 0.0
+        overlap = max(0.0, last.ends - max(earliest, last.works))
+        return SavedTime(is_up=True, upload_seconds=min(upload, overlap), job=last.job)
 
-    def _place(self, job: PlannedJob, earliest: float, seconds: float) -> float:
+    def _start(self, job: PlannedJob, earliest: float, seconds: float) -> float:
         if seconds == 0.0:
             return earliest
         later = sorted(taken.ends for taken in self._taken if taken.ends > earliest)
-        starts = next((time for time in (earliest, *later) if self._fits(job, time)), earliest)
+        return next((time for time in (earliest, *later) if self._fits(job, time)), earliest)
+
+    def _take(self, job: PlannedJob, starts: float, boot: float, saved: SavedTime, ends: float) -> None:
+        if ends == starts:
+            return
+        upload = 0.0 if job.transfer is None else job.transfer.upload_seconds or 0.0
         self._taken.append(
             _TimelineJob(
+                job=job.job,
                 starts=starts,
-                ends=starts + seconds,
-                memory_bytes=job.sizing.amounts.memory_bytes,
+                works=starts + boot + upload - saved.upload_seconds,
+                ends=ends,
+                amounts=job.sizing.amounts,
                 resource=job.resource,
             )
         )
-        return starts
 
     def _fits(self, job: PlannedJob, time: float) -> bool:
         concurrent = [taken for taken in self._taken if taken.starts <= time < taken.ends]
         largest = self._snapshot.largest(job.site)
-        memory = sum(taken.memory_bytes for taken in concurrent) + job.sizing.amounts.memory_bytes
-        same = sum(taken.resource == job.resource for taken in concurrent)
-        return memory <= largest.memory_bytes and same < most_jobs(largest.cpus)
+        memory = sum(one.amounts.memory_bytes for one in concurrent) + job.sizing.amounts.memory_bytes
+        same = [taken for taken in concurrent if taken.resource == job.resource]
+        if memory > largest.memory_bytes or len(same) >= most_jobs(largest.cpus):
+            return False
+        return self._fits_pods(job, same)
+
+    def _fits_pods(self, job: PlannedJob, same: Sequence[_TimelineJob]) -> bool:
+        """Return whether the GPUs of the pods suffice, which no jobs share."""
+        resource = self._pods.get(job.resource)
+        if resource is None or not job.sizing.amounts.gpus:
+            return True
+        present = max(resource.gpus, job.sizing.amounts.gpus) * max(1, resource.workers or 1)
+        return sum(one.amounts.gpus for one in same) + job.sizing.amounts.gpus <= present
+
+
+def _phase_seconds(job: PlannedJob, phase: Phase) -> float:
+    rental = job.rentals.get(job.resource)
+    return 0.0 if rental is None else rental.seconds.get(phase, 0.0)
+
+
+def _with_saved(job: PlannedJob, saved: SavedTime) -> PlannedJob:
+    """Return the job with the time and cost of its rented machine less what it saves."""
+    rental = job.rentals.get(job.resource)
+    if rental is None or not saved.is_up:
+        return job
+    return replace(job, rentals={**job.rentals, job.resource: with_saved(rental, saved)})
 
 
 def _release_seconds(job: PlannedJob) -> float:

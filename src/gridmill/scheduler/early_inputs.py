@@ -13,7 +13,7 @@ from gridmill.scheduler.snapshot import Snapshot
 
 _MOST_JOBS = 1000
 """At most this many waiting jobs are examined, because most of them start much later."""
-_KINDS = frozenset({SiteKind.CLUSTER, SiteKind.CLOUD})
+EARLY_KINDS = frozenset({SiteKind.CLUSTER, SiteKind.CLOUD})
 """The kinds of sites to which this home transfers inputs, and where a pod runs several jobs."""
 
 
@@ -32,7 +32,7 @@ def next_jobs(snapshot: Snapshot, now: float) -> tuple[NextJob, ...]:
     The first jobs of a resource are skipped if as many of its pods are starting, because they will start on
     those pods. Gangs are skipped. The function is pure.
     """
-    sites = {site.name for site in snapshot.sites.values() if site.kind in _KINDS}
+    sites = {site.name for site in snapshot.sites.values() if site.kind in EARLY_KINDS}
     names = [name for name in snapshot.lines.waiting if sites and name in snapshot.places.open]
     draft = DraftPlan(snapshot, now, None)
     lanes = {name: lane for name in sorted(names) if (lane := draft.lane(name)) is not None}

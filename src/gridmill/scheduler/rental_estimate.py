@@ -10,7 +10,7 @@ from math import ceil
 from statistics import median
 
 from gridmill.domain.amounts import about
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.lease import HOUR_SECONDS, Lease
 from gridmill.domain.rental_estimate import (
     Charges,
@@ -92,6 +92,38 @@ def estimate(
         unknown=tuple(_unknown(price_micros, run_seconds, transfer, charges)),
         assumed=tuple(assumed),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedTime:
+    """What a job saves because it uses the machine of an earlier job: with `is_up`, the boot of a machine,
+    and the seconds of its upload during which the earlier `job` runs."""
+
+    is_up: bool = False
+    upload_seconds: float = 0.0
+    job: str = ""
+
+
+NOTHING_SAVED = SavedTime()
+
+
+def with_saved(rental: RentalEstimate, saved: SavedTime) -> RentalEstimate:
+    """Return the estimate of a job on the machine of an earlier job. The costs that grow with the time
+    decrease in proportion; the least billed time belongs to the first job of the machine."""
+    before = rental.total_seconds
+    seconds = {
+        **rental.seconds,
+        Phase.BOOT: 0.0,
+        Phase.UPLOAD: max(0.0, rental.seconds.get(Phase.UPLOAD, 0.0) - saved.upload_seconds),
+    }
+    micros = dict(rental.micros)
+    if before is not None:
+        share = sum(seconds.values()) / max(LEAST_BILLED_SECONDS, before)
+        for kind in {CostKind.MACHINE, CostKind.DISK, CostKind.ADDRESS} & micros.keys():
+            micros[kind] = ceil(micros[kind] * share)
+    early = f"; its inputs are transferred while {saved.job} runs" if saved.upload_seconds else ""
+    assumed = (f"the machine of {saved.job}{early}",)
+    return replace(rental, seconds=seconds, micros=micros, assumed=assumed)
 
 
 def _phases(

@@ -1,6 +1,7 @@
 """This module computes the expected cost of the rented machines of a run before the run starts."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from gridmill.control.state import JobMoves
 from gridmill.control.steps.expected_sizes import expected_sizes
@@ -54,10 +55,10 @@ def _planned(
     )
     snapshot = moves.ledger.snapshot
     now = moves.timeline.now()
-    made = dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged, carrying, now)
     leases = moves.ledger.read_all(Lease)
     resources = {**snapshot.resources, **{one.name: one for one in used.values()}}
-    return [_with_rental(one, resources, snapshot.sites, leases) for one in made.jobs]
+    rent = partial(_with_rental, resources=resources, sites=snapshot.sites, leases=leases)
+    return dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged, carrying, now, rent).jobs
 
 
 def _with_rental(
