@@ -336,9 +336,7 @@ class _Timeline:
         before = [
             one
             for one in self._taken
-            if one.resource == job.resource
-            and one.ends <= starts
-            and (earliest < one.ends or starts - one.ends < keep)
+            if one.resource == job.resource and one.ends <= starts and starts - one.ends <= keep
         ]
         if not before:
             return NOTHING_SAVED

@@ -101,10 +101,3 @@ def test_the_shared_machine_costs_its_boot_once_and_the_overlap_nothing() -> Non
     assert second.micros[CostKind.MACHINE] == ceil(PRICE * (RUN + DOWNLOAD + RELEASE) / 3600)
     assert second.micros[CostKind.EGRESS] == first.micros[CostKind.EGRESS]
     assert second.assumed == ("the machine of a; its inputs are transferred while a runs",)
-
-
-def test_a_machine_that_is_not_kept_is_rented_again() -> None:
-    _, second = (one.rentals["burst"] for one in shown("a", keep=0.0).jobs)
-    assert second.seconds[Phase.BOOT] == BOOT
-    _, second = (one.rentals["burst"] for one in shown(keep=0.0).jobs)
-    assert second.seconds[Phase.BOOT] == 0.0, "the machine is not idle, because the job waits for it"
