@@ -1,8 +1,12 @@
 """Services on a simulated grid whose run fails: they start again after growing pauses, or show what to do."""
 
+from typing import Any
+
 import pytest
 from test_services import cases, grid, is_running, until
 
+from gridmill.control.steps.run_lifecycle import begin_run
+from gridmill.control.ticks import services as ticks
 from gridmill.control.ticks.services import (
     LONGEST_RETRY_SECONDS,
     EndedRun,
@@ -12,8 +16,10 @@ from gridmill.control.ticks.services import (
 from gridmill.control.usecases.service import Service as Cases
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource
+from gridmill.domain.run import Run
 from gridmill.domain.service import Service, ServiceState
 from gridmill.domain.states import RunState
+from gridmill.errors import ConflictError
 from gridmill.testing.simulation import Simulation
 
 __all__ = ["cases", "grid"]
@@ -91,3 +97,23 @@ def test_a_service_without_its_resource_fails_and_shows_what_to_do() -> None:
     after = decide_end_of_service(SERVICE, run, False, 5.0)
     assert (after.ended, after.retry_at) == (5.0, None)
     assert "gridmill start service rain" in after.problem
+
+
+def test_a_start_that_fails_midway_leaves_nothing_of_its_run(
+    grid: Simulation, cases: Cases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed(grid, cases)
+    resource(grid, None)
+    failures = cases.service("rain").service.failures
+
+    def begin_and_fail(*args: Any, **words: Any) -> Run:
+        monkeypatch.undo()
+        run = begin_run(*args, **words)
+        raise ConflictError(f"{run.id} cannot begin")
+
+    monkeypatch.setattr(ticks, "begin_run", begin_and_fail)
+    view = until(grid, cases, lambda view: view.service.failures > failures)
+    assert "service-rain-2 cannot begin" in view.message
+    assert grid.node.control.ledger.read(Run, "service-rain-2") is None
+    assert "service-rain-2" not in grid.node.control.ledger.snapshot.runs
+    until(grid, cases, is_running)

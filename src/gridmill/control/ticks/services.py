@@ -91,12 +91,14 @@ def keep_services(
 
 def _start_again(creation: RunCreation, transaction: Transaction, service: Service) -> Service:
     """Return the service in a new run. If no run can begin, the service waits again."""
+    beginning = transaction.within()
     try:
-        run = begin_run(creation, transaction, pipeline_of(service), force=False)
+        run = begin_run(creation, beginning, pipeline_of(service), force=False)
     except StorageError:  # the store failed, not the service: the next tick tries again
         raise
     except GridmillError as error:
         return decide_retry(service, explained(error), transaction.now)
+    transaction.join(beginning)
     again = replace(service, run_id=run.id, started=transaction.now, retry_at=None)
     add_event(transaction, again, ServiceState.STARTING, f"starts again with {service.version}")
     return again
