@@ -3,6 +3,7 @@
 import pytest
 from test_services import a_model, cases, grid, is_running, started, until
 from test_settings_of_services import order_now
+from test_versions import alias
 
 from gridmill.codec import to_builtins
 from gridmill.control.steps.services import ENVIRONMENT_SECONDS, note_report
@@ -38,6 +39,32 @@ def test_a_version_with_its_own_code_is_served_only_with_trust(grid: Simulation,
     cases.update_service("rain", model="w/m@9")
     until(grid, cases, is_running)
     assert order_now(grid).start_seconds == ENVIRONMENT_SECONDS > usual
+
+
+def test_a_followed_version_with_its_own_code_is_not_served_without_trust(
+    grid: Simulation, cases: Cases
+) -> None:
+    grid.store.commit([Put(noun=a_model(8, predict="code/m.py:predict"), expected=0)])
+    cases.set_alias(alias("champion", 1))
+    before = started(grid, cases, "w/m@champion")
+    cases.set_alias(alias("champion", 8))
+    view = until(grid, cases, lambda view: view.service.refusal != "")
+    assert (view.service.version, view.service.generation) == ("w/m@1", before.service.generation)
+    assert "gridmill update service rain --model w/m@champion --trust" in view.message
+    cases.update_service("rain", model="w/m@champion", settings=TRUSTED)
+    view = until(grid, cases, is_running)
+    assert (view.service.version, view.service.refusal) == ("w/m@8", "")
+
+
+def test_trust_is_not_withdrawn_from_code_that_is_served(grid: Simulation, cases: Cases) -> None:
+    grid.store.commit([Put(noun=a_model(8, predict="code/m.py:predict"), expected=0)])
+    started(grid, cases, "w/m@8", settings=TRUSTED)
+    with pytest.raises(InputError, match="w/m@8 predicts with its own code"):
+        cases.update_service("rain", settings=ServiceSettings(trust=False))
+    cases.update_service("rain", model="w/m@1", settings=ServiceSettings(trust=False))
+    until(grid, cases, is_running)
+    with pytest.raises(InputError, match="w/m@8 predicts with its own code"):
+        cases.update_service("rain", canary="w/m@8")
 
 
 def test_a_drift_that_begins_or_ends_is_an_event_once(grid: Simulation, cases: Cases) -> None:

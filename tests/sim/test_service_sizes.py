@@ -213,3 +213,11 @@ def test_impossible_terms_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=words):
         both[1].plan_service("w/m@1", **terms)  # type: ignore[arg-type]
+
+
+def test_a_version_with_its_own_code_is_not_measured(both: tuple[Simulation, Cases]) -> None:
+    grid, cases = both
+    grid.store.commit([Put(noun=a_model(8, predict="code/m.py:predict"), expected=0)])
+    with pytest.raises(InputError, match="w/m@8 predicts with its own code") as caught:
+        cases.plan_service("w/m@8", rate=100.0)
+    assert "--replicas N" in caught.value.hint

@@ -172,3 +172,16 @@ def test_a_removed_service_leaves_no_views(grid: Simulation, cases: Cases) -> No
         lambda: "services/rain/features" in grid.storage.removed,
         at_most_steps=200,  # type: ignore[attr-defined]
     )
+
+
+def test_an_alias_that_moves_to_the_canary_keeps_the_definition_of_the_canary(
+    grid: Simulation, cases: Cases
+) -> None:
+    cases.set_alias(alias("champion", 1))
+    started(grid, cases, model="w/m@champion")
+    cases.update_service("rain", canary="w/m@2")
+    defined = until(grid, cases, is_running).service.features["w/m@2"]
+    cases.set_alias(alias("champion", 2))
+    view = until(grid, cases, lambda one: is_running(one) and one.service.version == "w/m@2")
+    assert (view.service.canary, view.service.refusal) == ("", "")
+    assert view.service.features["w/m@2"] == defined

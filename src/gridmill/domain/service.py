@@ -358,9 +358,14 @@ def ready_replicas(report: ServiceReport | None) -> int:
     return sum(replica.state is ReplicaState.READY for replica in replicas)
 
 
+def has_own_code(version: Artifact) -> bool:
+    """Return whether a version predicts with its own code."""
+    return bool(version.output.details.get("predict"))
+
+
 def check_trusted(version: Artifact, settings: ServiceSettings) -> None:
     """Raise InputError if a version predicts with its own code, and the settings do not allow this code."""
-    if version.output.details.get("predict") and not settings.trust:
+    if has_own_code(version) and not settings.trust:
         raise InputError(
             f"{version.id} predicts with its own code, which can execute anything on the machine",
             hint="If you trust the author of the model, add --trust. ONNX models need no trust.",

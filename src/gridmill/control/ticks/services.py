@@ -22,7 +22,14 @@ from gridmill.domain.amounts import show_seconds
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.run import JobRun, Run
-from gridmill.domain.service import JOB, Service, ServiceState, pipeline_of, why_not_served
+from gridmill.domain.service import (
+    JOB,
+    Service,
+    ServiceState,
+    has_own_code,
+    pipeline_of,
+    why_not_served,
+)
 from gridmill.domain.service_canary import with_canary, without_canary
 from gridmill.domain.service_features import CHECK_SECONDS, FeatureDefinition
 from gridmill.domain.states import RunState
@@ -185,7 +192,8 @@ def _read_alias(
     except NotFoundError as error:
         return FollowedAlias(current=current, problem=explained(error))
     if target.id in (service.version, service.canary, service.refused):
-        return FollowedAlias(current=current, target=target)
+        # the files of a canary were checked when it started, and its features are defined
+        return FollowedAlias(current=current, target=target, features=service.features.get(target.id))
     broken = why_broken(reads, (target,), f"service {service.name}", then=look_again)
     if broken is None:
         return None
@@ -249,6 +257,7 @@ def decide_follow(service: Service, followed: FollowedAlias, now: float) -> Serv
     why = (
         followed.problem
         or why_not_served(target, followed.current)
+        or _why_not_trusted(service, target)
         or why_other_requests(before, followed.features)
     )
     if why:
@@ -263,6 +272,15 @@ def decide_follow(service: Service, followed: FollowedAlias, now: float) -> Serv
     else:
         after = changed_version(service, target, service.follows, service.model, now)
     return with_definition(after, target.id, followed.features)
+
+
+def _why_not_trusted(service: Service, target: Artifact) -> str:
+    if service.settings.trust or not has_own_code(target):
+        return ""
+    return (
+        "it predicts with its own code, and the service has no --trust. If you trust its author: gridmill "
+        f"update service {service.name} --model {service.follows} --trust"
+    )
 
 
 def _refused(service: Service, version: str, why: str) -> Service:

@@ -14,7 +14,13 @@ from gridmill.control.steps.services import live_attempt
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import replace
-from gridmill.domain.service import CALIBRATION_CPUS, Service, calibration_pipeline, why_not_served
+from gridmill.domain.service import (
+    CALIBRATION_CPUS,
+    Service,
+    calibration_pipeline,
+    has_own_code,
+    why_not_served,
+)
 from gridmill.domain.service_size import (
     MOST_REPLICAS,
     Calibration,
@@ -50,6 +56,12 @@ class ServiceSizeUseCases(UseCases):
             version = find_version(self._control.catalog, model)
             if why := why_not_served(version, None):
                 raise InputError(f"{version.id} cannot be served: {why}", place="model")
+            if has_own_code(version):
+                raise InputError(
+                    f"{version.id} predicts with its own code, so the size of a service is not measured",
+                    hint="Start the service with --trust and --replicas N, without a rate or a range.",
+                    place="model",
+                )
             place = place_of(self._ledger, resource, name)
             calibration = calibration_of(self._ledger, version.id, place.machine)
             if calibration is None or again:

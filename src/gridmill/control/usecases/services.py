@@ -205,9 +205,8 @@ class ServiceUseCases(ServiceSizeUseCases):
             if features is not None:
                 after = _with_features(service, after, features, bool(chosen or second))
             after = self._reconfigured(after, port or service.port, settings, transaction.now)
-            for one in (chosen, second):
-                if one is not None:
-                    check_trusted(one.version, after.settings)
+            for version in filter(None, (after.version, after.canary)):
+                check_trusted(fetch_artifact(self._control.catalog, version), after.settings)
             if after.generation != service.generation and not service.is_in_effect:
                 raise not_in_effect(service)
             self._change(transaction, service, after)
