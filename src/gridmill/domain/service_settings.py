@@ -13,6 +13,8 @@ LOG_FILE_BYTES = 16 * 1024**2
 LOG_FILES = 16
 """The number of files that each replica keeps of its request log, and of its logged rows. With
 `LOG_FILE_BYTES`, a replica uses at most about 512 MiB for both."""
+HANG_MARGIN_SECONDS = 10.0
+"""A model hangs if it computes one batch for this time longer than the time limit of a request."""
 _LIMITS = ("max_batch", "queue_limit", "max_wait_seconds", "timeout_seconds", "max_body_bytes")
 """The settings that have the same names in the order for the process of a service."""
 
@@ -158,9 +160,12 @@ def with_settings(order: ServiceOrder, settings: ServiceSettings, log_folder: st
     """Return the order for the process of a service with its settings. `log_folder` is the absolute path of
     the folder of the request log."""
     limits = {name: value for name in _LIMITS if (value := getattr(settings, name)) is not None}
+    limit_seconds = settings.timeout_seconds or order.timeout_seconds
     return replace(
         order,
         host=settings.listening_host,
+        # a batch that is within the time limit of its requests does not hang
+        hang_seconds=max(order.hang_seconds, limit_seconds + HANG_MARGIN_SECONDS),
         certificate_file=settings.certificate_file or "",
         key_file=settings.key_file or "",
         cors_origins=settings.cors_origins or (),

@@ -30,6 +30,9 @@ MOST_HELD = 1_000
 IDLE_SECONDS = 5.0
 """A connection to a replica is closed if its client has sent no request for this time. The connection of the
 client stays open."""
+CLIENT_IDLE_SECONDS = 75.0
+"""A client that has sent nothing for this time and waits for no answer is disconnected, as by a replica.
+Clients that have vanished would otherwise use up the connections of the router."""
 _RETRY_SECONDS = 2
 _PAUSE_SECONDS = (0.05, 1.0)
 _OPENED_AT_ONCE = 64
@@ -137,10 +140,12 @@ class Router:
         return len(self.held) < MOST_HELD and sum(self.held.values()) < self._hold_bytes
 
     def release_idle(self) -> None:
-        """Close the connections to replicas whose clients are idle."""
+        """Close the connections to replicas whose clients are idle, and the connections of clients that are
+        idle for long."""
         now = time.monotonic()
-        for client in self.clients:
+        for client in tuple(self.clients):
             client.release_if_idle(now)
+            client.close_if_idle(now, CLIENT_IDLE_SECONDS)
 
     async def drain(self, seconds: float, idle_seconds: float, pause_seconds: float) -> None:
         """Wait until all requests are answered, and close the connections of idle clients."""

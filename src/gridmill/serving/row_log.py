@@ -72,6 +72,9 @@ class RowLogWriter:
                 self._complete()
         except OSError:
             self.lost += number
+            # a part of a line may be written, and the next rows would continue it
+            with suppress(OSError):
+                _cut_last_line(self._open)
 
     def _append(self, content: bytes) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)

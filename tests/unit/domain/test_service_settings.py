@@ -41,6 +41,11 @@ def test_settings_reach_the_order_of_the_process() -> None:
     )
 
 
+def test_a_model_may_compute_for_the_whole_time_limit_of_a_request() -> None:
+    order = with_settings(ORDER, ServiceSettings(timeout_seconds=60.0), "/logs")
+    assert order.hang_seconds > order.timeout_seconds
+
+
 def test_an_update_changes_only_the_settings_that_it_names() -> None:
     assert merged(PROTECTED, NO_SETTINGS) is PROTECTED
     after = merged(PROTECTED, ServiceSettings(certificate_file="", key_file="", accept_open=True))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,14 @@ import pytest
 
 from gridmill.errors import UnavailableError
 from gridmill.ports.service_link import OpenedConnection
-from gridmill.serving.routing import KEPT_BYTES, WHOLE_BYTES, ClientConnection, Replicas, Router
+from gridmill.serving.routing import (
+    CLIENT_IDLE_SECONDS,
+    KEPT_BYTES,
+    WHOLE_BYTES,
+    ClientConnection,
+    Replicas,
+    Router,
+)
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -281,5 +289,28 @@ def test_answers_without_a_body_and_interim_answers_do_not_confuse_the_router() 
             assert link.opened == 1
             assert len(router.clients) == 1
             writer.close()
+
+    run(test)
+
+
+def test_a_client_that_is_idle_for_long_is_disconnected_and_one_that_waits_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        async with routed(None) as (port, _, router):
+            idle, _ = await asyncio.open_connection("127.0.0.1", port)
+            waiting, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request(b"{}"))
+            while not router.held or len(router.clients) < 2:
+                await asyncio.sleep(0)
+            router.release_idle()
+            assert len(router.clients) == 2
+            later = time.monotonic() + CLIENT_IDLE_SECONDS + 1.0
+            monkeypatch.setattr("gridmill.serving.routing.time.monotonic", lambda: later)
+            router.release_idle()
+            monkeypatch.undo()
+            assert await idle.read() == b""
+            assert len(router.clients) == 1
+            assert not waiting.at_eof()
 
     run(test)

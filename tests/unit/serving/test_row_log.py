@@ -1,6 +1,7 @@
 """The logged rows of a replica: complete files with features and predictions, within a limit of bytes."""
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,24 @@ def test_a_folder_that_cannot_be_written_costs_no_request_and_is_counted(tmp_pat
     log = writer(tmp_path / "file" / "below")
     log.add(request([{"x": 1}]), answer(1.0))
     log.flush()
+    assert log.lost == 1
+
+
+def test_a_row_that_is_written_in_part_to_a_full_disk_does_not_damage_the_next_row(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+    log.add(request([{"x": 1}]), answer(1.0))
+    log.flush()
+    size = (tmp_path / "rows-0.part").stat().st_size
+    log.add(request([{"x": 2}]), answer(2.0))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, limits[1]))
+    try:
+        log.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    log.add(request([{"x": 3}]), answer(3.0))
+    log.flush(ends=True)
+    assert [one["x"] for one in rows(tmp_path)] == [1, 3]
     assert log.lost == 1
 
 
