@@ -8,10 +8,12 @@ from test_services import FOREVER, a_model, is_running, until
 
 from gridmill.control.usecases.service import Service as Cases
 from gridmill.domain.job import JobKind
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.resource import Resource
 from gridmill.domain.service import ROUTE, ServiceState
 from gridmill.domain.serving import NO_UPSTREAM, ServiceOrder
 from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.states import AttemptState, Cause
 from gridmill.errors import InputError
 from gridmill.ports.store import Put
 from gridmill.testing.simulated_site import Behaviour, Execution
@@ -117,3 +119,42 @@ def test_an_update_reaches_the_replicas_and_a_stop_ends_both(grid: Simulation, c
     cases.stop_service("rain")
     until(grid, cases, lambda view: view.state is ServiceState.STOPPED)
     assert executions(grid) == {}
+
+
+def test_a_router_ends_with_replicas_that_cannot_run_so_that_the_service_starts_again(
+    grid: Simulation, cases: Cases
+) -> None:
+    add_site(grid, SiteKind.CLUSTER)
+
+    def far(memory_bytes: int | None) -> None:
+        with grid.node.changing() as transaction:
+            transaction.put(Resource(name="far", type=JobKind.SERVICE, site="lab", memory_bytes=memory_bytes))
+
+    far(10**15)
+    cases.start_service("rain", model="w/m@1", resource="far")
+    view = until(grid, cases, lambda view: view.service.retry_at is not None)
+    assert view.state is ServiceState.RESTARTING
+    assert "asks for 909.5 TiB" in view.message
+    assert executions(grid) == {}
+    far(None)
+    view = until(grid, cases, is_running)
+    assert sorted(executions(grid)) == ["route", "serve"]
+    assert view.message == ""
+
+
+def test_a_service_whose_router_has_ended_does_not_run() -> None:
+    def behaviour(order: AttemptOrder) -> Behaviour:
+        if order.job.name == ROUTE:
+            return Behaviour(seconds=30.0, outcome=AttemptState.FAILED, cause=Cause.EXIT)
+        return Behaviour(seconds=FOREVER)
+
+    grid = simulation(behaviour)
+    grid.store.commit([Put(noun=a_model(1), expected=0)])
+    cases = cases_of(grid)
+    add_site(grid, SiteKind.CLUSTER)
+    cases.start_service("rain", model="w/m@1", resource="far")
+    until(grid, cases, is_running)
+    view = until(grid, cases, lambda view: not is_running(view))
+    assert (view.state, sorted(executions(grid))) == (ServiceState.STARTING, ["serve"])
+    assert "of the service ended" in view.message
+    until(grid, cases, is_running)

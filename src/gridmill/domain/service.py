@@ -323,9 +323,11 @@ def alias_followed(reference: str, artifact: Artifact) -> str:
     return "" if version in ("", LATEST) or version.isdecimal() else f"{artifact.name}@{version}"
 
 
-def state_of(service: Service, run: Run | None, job_run: JobRun | None) -> ServiceState:
-    """Return the state of a service from its record, its run and the job of the run, which are None if they
-    have ended."""
+def state_of(
+    service: Service, run: Run | None, job_run: JobRun | None, router: JobRun | None = None
+) -> ServiceState:
+    """Return the state of a service from its record, its run, and the jobs of the run: that of the replicas,
+    and that of the router. They are None if they have ended."""
     if service.ended is not None:
         return ServiceState.FAILED if service.problem else ServiceState.STOPPED
     if service.retry_at is not None:
@@ -341,15 +343,18 @@ def state_of(service: Service, run: Run | None, job_run: JobRun | None) -> Servi
         return ServiceState.FAILING
     if report.state is ProcessState.STARTING:
         return ServiceState.STARTING
-    if service.route is not None and not _is_ready(service.route.report):
+    if service.route is not None and not _routes(service.route, router):
         return ServiceState.STARTING
     if report.generation < service.generation or report.state is ProcessState.UPDATING:
         return ServiceState.UPDATING
     return ServiceState.STOPPING if report.state is ProcessState.DRAINING else ServiceState.RUNNING
 
 
-def _is_ready(report: ServiceReport | None) -> bool:
-    return report is not None and report.state in (ProcessState.READY, ProcessState.UPDATING)
+def _routes(route: ServiceRoute, router: JobRun | None) -> bool:
+    """Return whether the router accepts requests. The report of an earlier attempt says nothing."""
+    if router is None or router.state is not JobState.RUNNING or route.reported_by != router.attempt_id:
+        return False
+    return route.report is not None and route.report.state in (ProcessState.READY, ProcessState.UPDATING)
 
 
 def ready_replicas(report: ServiceReport | None) -> int:

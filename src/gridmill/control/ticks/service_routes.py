@@ -1,20 +1,24 @@
 """This module has the tick of the routers of services: if the replicas of a service run at another site, the
-router at the site `local` gets the way to the attempt in which they run now."""
+router at the site `local` gets the way to the attempt in which they run now, and ends if they cannot run."""
 
 from collections.abc import Mapping
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Endings
+from gridmill.control.steps.run_lifecycle import stop_run
 from gridmill.control.steps.services import live_attempt, send_route_order
 from gridmill.domain.frozen import replace
 from gridmill.domain.run import Attempt
 from gridmill.domain.service import Service
 from gridmill.domain.serving import Upstream
+from gridmill.domain.states import FINISHED_JOBS, RunState
 from gridmill.ports.site import ServingSite, SitePort
 
 
 def keep_routes(endings: Endings, sites: Mapping[str, SitePort], now: float) -> None:
-    """Send each router the way to the replicas of its service, if it has changed."""
+    """Send each router the way to the replicas of its service, if it has changed. If the job of the replicas
+    or of the router has ended, the other one is stopped, so that the run ends and the service can start
+    again."""
     ledger = endings.ledger
     routed = [one for one in ledger.snapshot.services.values() if one.route and one.is_meant_to_run]
     if not routed:
@@ -24,6 +28,7 @@ def keep_routes(endings: Endings, sites: Mapping[str, SitePort], now: float) -> 
         current = transaction.get(Service, service.name)
         if current is not None:
             _keep(endings, sites, transaction, current)
+            _stop_rest(endings, transaction, current)
     if transaction.nouns:
         ledger.stage(transaction)
 
@@ -39,6 +44,20 @@ def _keep(
     if after is not service:
         transaction.put(after)
         send_route_order(endings.channels, transaction, after)
+
+
+def _stop_rest(endings: Endings, transaction: Transaction, service: Service) -> None:
+    snapshot = endings.ledger.snapshot
+    run = snapshot.runs.get(service.run_id)
+    job_runs = tuple(snapshot.job_runs_of(service.run_id)) if run is not None else ()
+    if run is None or run.state is not RunState.ACTIVE:
+        return
+    if not any(one.state in FINISHED_JOBS for one in job_runs):
+        return
+    for one in job_runs:
+        attempt = live_attempt(transaction, service, one.job.name)
+        if one.state not in FINISHED_JOBS and not (attempt is not None and attempt.stop_requested):
+            stop_run(endings.ledger, endings.channels, endings.candidates, transaction, run, one.job.name)
 
 
 def _address(service: Service, attempt: Attempt) -> str:

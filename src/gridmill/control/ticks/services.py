@@ -24,6 +24,7 @@ from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.service import (
     JOB,
+    ROUTE,
     Service,
     ServiceState,
     has_own_code,
@@ -32,7 +33,7 @@ from gridmill.domain.service import (
 )
 from gridmill.domain.service_canary import with_canary, without_canary
 from gridmill.domain.service_features import CHECK_SECONDS, FeatureDefinition
-from gridmill.domain.states import RunState
+from gridmill.domain.states import JobState, RunState
 from gridmill.errors import GridmillError, NotFoundError, StorageError, explained
 from gridmill.scheduler.outcomes import backoff_seconds
 
@@ -54,7 +55,7 @@ class FollowedAlias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedRun:
-    """The state in which the run of a service ended, and the message of its job if it failed."""
+    """The state in which the run of a service ended, and the message of its failed job."""
 
     state: RunState
     message: str = ""
@@ -125,9 +126,16 @@ def _ended(ledger: Ledger, services: list[Service]) -> Iterator[tuple[Service, E
         if service.run_id in ledger.snapshot.runs or service.retry_at is not None:
             continue
         run = ledger.read(Run, service.run_id)
-        job_run = ledger.read(JobRun, f"{service.run_id}/{JOB}")
         state = run.state if run is not None else RunState.STOPPED
-        yield service, EndedRun(state=state, message=job_run.message if job_run is not None else "")
+        yield service, EndedRun(state=state, message=_message(ledger, service))
+
+
+def _message(ledger: Ledger, service: Service) -> str:
+    """Return the message of the job that failed: of the replicas, or of their router."""
+    read = (ledger.read(JobRun, f"{service.run_id}/{name}") for name in (JOB, ROUTE))
+    jobs = [one for one in read if one is not None]
+    failed = next((one for one in jobs if one.state is JobState.FAILED), jobs[0] if jobs else None)
+    return failed.message if failed is not None else ""
 
 
 def decide_end_of_service(service: Service, run: EndedRun, has_resource: bool, now: float) -> Service:

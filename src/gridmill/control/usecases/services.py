@@ -23,6 +23,7 @@ from gridmill.domain.resource import Resource
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.service import (
     JOB,
+    ROUTE,
     Service,
     ServiceRoute,
     ServiceState,
@@ -410,16 +411,16 @@ class ServiceUseCases(ServiceSizeUseCases):
         # from the store, because a control node that only reads holds no records in memory
         run = self._ledger.read(Run, service.run_id)
         job_run = self._ledger.read(JobRun, f"{service.run_id}/{JOB}")
-        state = state_of(service, run, job_run)
+        router = self._ledger.read(JobRun, f"{service.run_id}/{ROUTE}") if service.route else None
+        state = state_of(service, run, job_run, router)
         attempt = self._ledger.read(Attempt, job_run.attempt_id) if job_run and job_run.attempt_id else None
         if attempt is not None and attempt.state not in LIVE_ATTEMPTS:
             attempt = None
         serves = attempt is not None and service.reported_by == attempt.id
         report = service.report if serves else None
-        is_placed = job_run is not None and job_run.state is JobState.RUNNING
         is_waiting = service.is_meant_to_run and service.retry_at is None
-        is_held_up = job_run is not None and is_waiting and not is_placed
-        why = job_run.message if job_run is not None and is_held_up else ""
+        held_up = (one for one in (job_run, router) if one is not None and one.state is not JobState.RUNNING)
+        why = "; ".join(one.message for one in held_up if one.message) if is_waiting else ""
         routed = service.route.report if service.route is not None else None
         problems = (one.problem for one in (report, routed) if one is not None)
         messages = (service.problem, why, *problems, service.refusal)
