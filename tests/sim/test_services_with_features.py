@@ -13,10 +13,17 @@ from gridmill.domain.artifact import Artifact, ArtifactKind, Latest, Output
 from gridmill.domain.dataset import DECLARATION, Aggregate, Basis, DatasetSpec, Lag, Window
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource
-from gridmill.domain.service_features import CHECK_SECONDS, FeatureRule, FeatureSettings, ViewOrders
+from gridmill.domain.service_features import (
+    CHECK_SECONDS,
+    FeatureAnswer,
+    FeatureQuestion,
+    FeatureRule,
+    FeatureSettings,
+    ViewOrders,
+)
 from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.site import Site, SiteKind
-from gridmill.errors import InputError
+from gridmill.errors import InputError, UnavailableError
 from gridmill.ports.store import Put
 from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
@@ -185,3 +192,22 @@ def test_an_alias_that_moves_to_the_canary_keeps_the_definition_of_the_canary(
     view = until(grid, cases, lambda one: is_running(one) and one.service.version == "w/m@2")
     assert (view.service.canary, view.service.refusal) == ("", "")
     assert view.service.features["w/m@2"] == defined
+
+
+def test_an_alias_is_followed_later_if_the_features_of_its_version_could_not_be_defined_now(
+    grid: Simulation, cases: Cases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases.set_alias(alias("champion", 1))
+    started(grid, cases, model="w/m@champion")
+
+    def late(question: FeatureQuestion) -> FeatureAnswer:
+        raise UnavailableError("the features were not defined within 120 s")
+
+    monkeypatch.setattr(grid.storage, "define_features", late)
+    cases.set_alias(alias("champion", 2))
+    view = until(grid, cases, lambda view: "not defined within 120 s" in view.message)
+    assert view.service.version == "w/m@1"
+    monkeypatch.undo()
+    cases.set_alias(alias("other", 1))
+    view = until(grid, cases, lambda one: is_running(one) and one.service.version == "w/m@2")
+    assert view.message == ""

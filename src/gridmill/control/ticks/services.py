@@ -34,7 +34,7 @@ from gridmill.domain.service import (
 from gridmill.domain.service_canary import with_canary, without_canary
 from gridmill.domain.service_features import CHECK_SECONDS, FeatureDefinition
 from gridmill.domain.states import JobState, RunState
-from gridmill.errors import GridmillError, NotFoundError, StorageError, explained
+from gridmill.errors import GridmillError, NotFoundError, StorageError, UnavailableError, explained
 from gridmill.scheduler.outcomes import backoff_seconds
 
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 900.0
@@ -45,12 +45,14 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 900.0
 class FollowedAlias:
     """The version that the alias of a service names now, or None with the reason in `problem`. `current` is
     the version that the service serves. `features` is the definition of the contextual features of the
-    target."""
+    target. If the problem `may_pass`, the version is tried again after the next change of an alias or a
+    version."""
 
     current: Artifact
     target: Artifact | None = None
     problem: str = ""
     features: FeatureDefinition | None = None
+    may_pass: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +237,8 @@ def _with_features(
         future: Future[FeatureDefinition | None] | None = reads.pending.files.pop(key, None)
         return None if future is None else replace(followed, features=future.result())
     except GridmillError as error:
-        return replace(followed, problem=explained(error))
+        may_pass = isinstance(error, UnavailableError)
+        return replace(followed, problem=explained(error), may_pass=may_pass)
 
 
 def _keep(
@@ -269,9 +272,8 @@ def decide_follow(service: Service, followed: FollowedAlias, now: float) -> Serv
         or why_other_requests(before, followed.features)
     )
     if why:
-        return _refused(
-            service, target.id, f"{service.follows} names {target.id}, which is not served: {why}"
-        )
+        refused = "" if followed.may_pass else target.id
+        return _refused(service, refused, f"{service.follows} names {target.id}, which is not served: {why}")
     if percent is not None:
         after = with_canary(
             service, target, model=service.model, follows=service.follows, percent=percent, now=now
