@@ -17,7 +17,7 @@ mkdir -p "$RUN"; say contact "$MARK"; echo "$MARK" > "$RUN/contact"
 say gridmill "$("$PYTHON" -P -c 'from gridmill.version import __version__; print(__version__)' 2>/dev/null)"
 [ -e "$CACHED/done" ] && say cached "$CACHED"
 for one in podman docker; do command -v "$one" > /dev/null && say containers "$one"; done
-ls /etc/cdi/nvidia* /var/run/cdi/nvidia* > /dev/null 2>&1 && say toolkit podman
+for one in /etc/cdi/nvidia* /var/run/cdi/nvidia*; do [ -e "$one" ] && say toolkit podman && break; done
 command -v nvidia-ctk > /dev/null && say toolkit docker
 if command -v nvidia-smi > /dev/null; then
     say smi yes

@@ -76,6 +76,19 @@ def test_a_machine_for_jobs_in_containers_needs_a_runtime(text: str, gpus: int, 
     assert misfit(read_facts(text), replace(promise, needs_container=False)) == ""
 
 
+@pytest.mark.parametrize("folder", ["etc/cdi", "var/run/cdi"])
+def test_one_description_of_the_gpus_is_sufficient_for_podman(tmp_path: Path, folder: str):
+    (tmp_path / folder).mkdir(parents=True)
+    for name in ("nvidia.yaml", "nvidia-2.yaml"):
+        (tmp_path / folder / name).touch()
+    script = PROBE.replace("/etc/cdi", "etc/cdi").replace("/var/run/cdi", "var/run/cdi")
+    script = with_variables(script, RUN=tmp_path / "run", MARK="m1", PYTHON="python", CACHED=tmp_path)
+    done = subprocess.run(
+        ["sh", "-s"], input=script, text=True, capture_output=True, check=True, cwd=tmp_path
+    )
+    assert read_facts(done.stdout).gpu_runtimes.count("podman") == 1
+
+
 def test_the_script_runs_here(tmp_path: Path):
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho 'NVIDIA A10G, 23028, 550.54.15'\n")
