@@ -5,6 +5,7 @@ starts the light server. Afterwards it keeps in contact with the machine. Each s
 import json
 import time
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 
@@ -152,6 +153,15 @@ def read_watch(text: str) -> WatchState:
         raise UnavailableError(f"the watcher of the machine wrote {first[:80]!r}") from error
 
 
+def place_of(site: CloudSettings, gridmill: str) -> str:
+    """Returns the folder of an installation on a machine. `gridmill` is the hash of the files of Gridmill.
+    The folder also depends on the settings that change the installation, so that an earlier installation is
+    not used with other settings."""
+    extras = ",".join(sorted({one for one in site.extras.split(",") if one}))
+    digest = sha256(f"{gridmill}\n{extras}\n{site.base_python}".encode()).hexdigest()
+    return _PLACES.format(hash=digest[:16])
+
+
 class RentedMachine:
     """One rented machine, as the control node reaches it over SSH. `say` is called with the current phase.
     Every method raises UnavailableError if the machine does not answer."""
@@ -231,7 +241,7 @@ class RentedMachine:
         return read_facts(self._done(script, _CHECK_SECONDS).text)
 
     def _place(self) -> str:
-        return _PLACES.format(hash=installed_hash())
+        return place_of(self._site, installed_hash())
 
     def arm(self) -> None:
         """Arms the watcher over SSH, and waits until the watcher runs. May be repeated. Raises

@@ -9,6 +9,7 @@ again. The wheels are cached in a folder of the home.
 import base64
 import csv
 import io
+import json
 import os
 import platform
 import re
@@ -32,6 +33,11 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 _NOT_PACKED = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 """Files of the metadata that the installer writes."""
 _BLOCK_BYTES = 1 << 20
+_PYTHON_LINE = re.compile(
+    rb"\A#!(/bin/sh\n'''exec' [^\n]*python[^\n]* \"\$0\" \"\$@\"\n' '''|[^\n]*python[^\n]*)"
+)
+"""The first lines of a script that name its Python. pip writes the form with `exec` if the path of the Python
+has spaces or is long."""
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
 _OLD_GLIBC = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 """The least glibc of the older platform tags (PEP 600, "Legacy manylinux tags")."""
@@ -40,7 +46,8 @@ _OLD_GLIBC = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BasePython:
     """A Python, as it describes itself: its implementation, its version (`3.11`), its architecture, the kind
-    and version of its C library, and the versions of the packages that it has, by canonical name."""
+    and version of its C library, and the versions of the packages that its virtual environments see, by
+    canonical name."""
 
     implementation: str
     version: str
@@ -51,18 +58,22 @@ class BasePython:
 
 
 DESCRIBE = r"""
-import importlib.metadata as m, json, platform, re, sys
+import importlib.metadata as m, json, os, platform, re, sys
 libc, version = platform.libc_ver()
 names = {}
+is_venv = sys.prefix != sys.base_prefix
 for one in m.distributions():
     name = one.metadata["Name"]
-    if name:
+    # an environment that is made by the Python of an environment does not see the packages of the latter
+    is_hidden = is_venv and str(one.locate_file("")).startswith(sys.prefix + os.sep)
+    if name and one.version and not is_hidden:
         names.setdefault(re.sub(r"[-_.]+", "-", name).lower(), one.version)
 print(json.dumps(dict(implementation=platform.python_implementation(),
     version="%d.%d" % sys.version_info[:2], architecture=platform.machine(), libc=libc,
     libc_version=version, packages=names)))
 """
-"""The program with which a Python describes itself as a `BasePython` in JSON. It needs Python 3.8."""
+"""The program with which a Python describes itself as a `BasePython` in JSON. It needs Python 3.8. The
+packages are those that a new virtual environment of this Python sees."""
 
 
 def this_python() -> BasePython:
@@ -226,10 +237,26 @@ def _wheel_name(package: Distribution) -> str:
             "be made of it",
             hint="Run the control node in a virtual environment into which pip has installed Gridmill.",
         )
+    if _is_editable(package):
+        raise UnfitMachineError(
+            f"the package {package.name} of this control node is installed from its source folder (pip "
+            "install --editable), so that no wheel can be made of it",
+            hint=f"Install it without --editable, or let the machine reach a package index that has "
+            f"{package.name}.",
+        )
     build = "".join(f"-{value}" for key, value in values if key == "Build")
     tag = "-".join(".".join(dict.fromkeys(one[index] for one in tags)) for index in range(3))
     name = re.sub(r"[-_.]+", "_", package.name)
     return f"{name}-{package.version.replace('-', '_')}{build}-{tag}.whl"
+
+
+def _is_editable(package: Distribution) -> bool:
+    """Returns whether the installed files only refer to a source folder (PyPA, "Direct URL")."""
+    try:
+        origin = json.loads(package.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return False
+    return bool(origin.get("dir_info", {}).get("editable"))
 
 
 def _key(package: Distribution) -> str:
@@ -263,8 +290,8 @@ def _members(package: Distribution) -> Iterator[tuple[str, Path]]:
             if path.name not in generated:
                 yield f"{folder}/scripts/{path.name}", path
         else:
-            prefix = os.path.relpath(path, sys.prefix) if path.is_relative_to(sys.prefix) else path.name
-            yield f"{folder}/data/{prefix}", path
+            prefix = sys.prefix if path.is_relative_to(sys.prefix) else os.path.commonpath((root, path))
+            yield f"{folder}/data/{os.path.relpath(path, prefix)}", path
 
 
 def _is_metadata_of_installer(relative: str) -> bool:
@@ -304,4 +331,4 @@ def _add_file(archive: zipfile.ZipFile, name: str, source: Path) -> tuple[str, i
 
 def _with_plain_python(block: bytes) -> bytes:
     """Replaces the path of this Python in the first line of a script, which pip then replaces again."""
-    return re.sub(rb"\A#![^\n]*python[^\n]*", b"#!python", block)
+    return _PYTHON_LINE.sub(b"#!python", block)

@@ -7,6 +7,7 @@ from gridmill.domain.route import Staging
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError
 from gridmill.plugins import find
+from gridmill.sites.cloud.machine import place_of
 from gridmill.sites.cloud.settings import check_resource, read
 
 
@@ -81,3 +82,16 @@ def test_data_may_pass_through_a_bucket_of_the_site():
         check_resource_settings(resource, site(export="s3://bucket"))
     assert error.value.place == "resource trainer: staging"
     assert "configure site burst --shared" in error.value.hint
+
+
+def test_an_installation_with_other_settings_is_not_used():
+    some = (
+        {"extras": "data,tls"},
+        {"extras": "data,tls,objects"},
+        {"extras": ""},
+        {"base_python": "python3.11"},
+    )
+    places = {place_of(read(site(**settings)), "hash") for settings in some}
+    assert len(places) == len(some)
+    assert place_of(read(site(extras="tls,data")), "hash") in places, "the order of extras has no meaning"
+    assert place_of(read(site(extras="data,tls")), "other") not in places

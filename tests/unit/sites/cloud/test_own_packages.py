@@ -1,5 +1,7 @@
 import subprocess
 import sys
+import venv
+import zipfile
 from dataclasses import replace
 from importlib.metadata import distribution, distributions
 from pathlib import Path
@@ -77,6 +79,28 @@ def test_a_wheel_is_made_once_and_again_after_a_change(demo, tmp_path: Path) -> 
     assert len([*folder.rglob("*.whl")]) == 1, "the earlier wheel is deleted"
 
 
+def test_the_data_of_a_user_installation_keep_their_folders(
+    demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "usr"))
+    names = zipfile.ZipFile(wheel_of(demo, tmp_path / "wheels")).namelist()
+    assert "demo-1.0.data/data/share/demo/page.txt" in names
+
+
+def test_a_script_of_a_python_whose_path_has_spaces_gets_a_plain_first_line(demo, tmp_path: Path) -> None:
+    line = "#!/bin/sh\n'''exec' '/a home/bin/python3.11' \"$0\" \"$@\"\n' '''\nprint('ran')\n"
+    Path(str(demo.locate_file("../../../bin/demo-own"))).write_text(line)
+    wheel = zipfile.ZipFile(wheel_of(demo, tmp_path / "wheels"))
+    assert wheel.read("demo-1.0.data/scripts/demo-own") == b"#!python\nprint('ran')\n"
+
+
+def test_a_package_that_is_installed_from_its_source_folder_is_named(demo, tmp_path: Path) -> None:
+    origin = '{"url": "file:///src/demo", "dir_info": {"editable": true}}'
+    Path(str(demo.locate_file("demo-1.0.dist-info/direct_url.json"))).write_text(origin)
+    with pytest.raises(UnfitMachineError, match="demo of this control node is installed from its source"):
+        wheel_of(demo, tmp_path)
+
+
 def test_a_package_that_pip_did_not_install_is_named(demo, tmp_path: Path) -> None:
     Path(str(demo.locate_file("demo-1.0.dist-info/RECORD"))).unlink()
     with pytest.raises(UnfitMachineError, match="demo of this control node was not installed by pip"):
@@ -137,6 +161,16 @@ def test_a_python_describes_itself() -> None:
     base = decode(done.stdout, BasePython)
     assert replace(base, packages={}) == this_python()
     assert base.packages["msgspec"] == distribution("msgspec").version
+
+
+def test_the_packages_of_a_virtual_environment_do_not_count(tmp_path: Path) -> None:
+    venv.create(tmp_path / "env", symlinks=True)
+    python = tmp_path / "env" / "bin" / "python"
+    [site] = (tmp_path / "env" / "lib").glob("python3*/site-packages")
+    (site / "demo-1.0.dist-info").mkdir()
+    (site / "demo-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
+    done = subprocess.run([python, "-"], input=DESCRIBE.encode(), capture_output=True, check=True)
+    assert "demo" not in decode(done.stdout, BasePython).packages
 
 
 def test_builds_without_gpu_support_are_found() -> None:
