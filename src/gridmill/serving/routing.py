@@ -9,6 +9,7 @@ request.
 import asyncio
 import itertools
 import json
+import math
 import os
 import random
 import time
@@ -27,6 +28,9 @@ WHOLE_BYTES = 64 * KIB
 """An answer of at most this many bytes is passed on to the client when it is whole."""
 MOST_HELD = 1_000
 """The largest number of requests that are held at the same time."""
+MOST_OPEN = 256
+"""The largest number of open connections to replicas. A farm accepts 512 connections of one address, and the
+control node needs some of them. If more clients send requests at the same time, they take turns."""
 IDLE_SECONDS = 5.0
 """A connection to a replica is closed if its client has sent no request for this time. The connection of the
 client stays open."""
@@ -85,6 +89,8 @@ class Replicas:
         try:
             async with self._at_once:
                 opened = await link.open()
+            if opened.transport.is_closing():
+                raise UnavailableError("the connection was closed at once")
         except (GridmillError, OSError) as error:
             if link is self._link:
                 self._lost(error)
@@ -121,7 +127,13 @@ class Router:
     is held, and `hold_bytes` the memory of all held requests."""
 
     def __init__(
-        self, replicas: Replicas, *, hold_seconds: float, hold_bytes: int, most_clients: int = 1_000
+        self,
+        replicas: Replicas,
+        *,
+        hold_seconds: float,
+        hold_bytes: int,
+        most_clients: int = 1_000,
+        most_open: int = MOST_OPEN,
     ) -> None:
         self.replicas, self.most_clients = replicas, most_clients
         self.hold_seconds, self._hold_bytes = hold_seconds, hold_bytes
@@ -129,6 +141,9 @@ class Router:
         self.held: dict[ClientConnection, int] = {}
         """The bytes of each request that waits for a replica."""
         self._prefix, self._ids = os.urandom(4).hex(), itertools.count()
+        self._slots = asyncio.Semaphore(most_open)
+        self.waiting = 0
+        """The number of clients that wait because too many connections to replicas are open."""
 
     def new_id(self) -> str:
         """Return an id for a request that has none."""
@@ -138,6 +153,36 @@ class Router:
     def has_room(self) -> bool:
         """Whether another request can be held."""
         return len(self.held) < MOST_HELD and sum(self.held.values()) < self._hold_bytes
+
+    async def open(self, seconds: float) -> OpenedConnection:
+        """Return a connection to a replica, which may take that many seconds. After its end, the caller calls
+        `ended`. Raises UnavailableError."""
+        begin = time.monotonic()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._take_turn()
+        except TimeoutError as error:
+            message = self.replicas.problem or "too many requests are answered at the same time"
+            raise UnavailableError(message) from error
+        try:
+            return await self.replicas.open(max(0.1, begin + seconds - time.monotonic()))
+        except BaseException:
+            self.ended()
+            raise
+
+    async def _take_turn(self) -> None:
+        self.waiting += 1
+        try:
+            if self.waiting == 1 and self._slots.locked():
+                for client in tuple(self.clients):
+                    client.release_if_idle(math.inf)
+            await self._slots.acquire()
+        finally:
+            self.waiting -= 1
+
+    def ended(self) -> None:
+        """Note that a connection to a replica has ended."""
+        self._slots.release()
 
     def release_idle(self) -> None:
         """Close the connections to replicas whose clients are idle, and the connections of clients that are
@@ -220,7 +265,7 @@ class ClientConnection(asyncio.Protocol):
     async def _open(self) -> None:
         seconds = max(0.1, self._deadline - time.monotonic())
         try:
-            opened = await self._router.replicas.open(seconds)
+            opened = await self._router.open(seconds)
         except UnavailableError as error:
             self._opening = None
             self._router.held.pop(self, None)
@@ -229,6 +274,7 @@ class ClientConnection(asyncio.Protocol):
         self._opening = None
         self._router.held.pop(self, None)
         if self.transport.is_closing():
+            self._router.ended()
             return opened.transport.abort()
         self._attach(opened)
 
@@ -271,9 +317,12 @@ class ClientConnection(asyncio.Protocol):
             self._answer.clear()
         self._is_answered, self._kept = True, None
         self.transport.write(data)
+        if self._router.waiting:
+            self.release_if_idle(math.inf)
 
-    def replica_lost(self, replica: "_ReplicaEnd") -> None:
+    def replica_ended(self, replica: "_ReplicaEnd") -> None:
         """Continue after the connection to the replica has ended."""
+        self._router.ended()
         if replica is not self._replica:
             return
         self._replica = None
@@ -295,8 +344,12 @@ class ClientConnection(asyncio.Protocol):
 
     def release_if_idle(self, now: float) -> None:
         """Close the connection to the replica if the client is idle."""
-        if self._replica is not None and not self._is_waiting and now - self._idle_since > IDLE_SECONDS:
-            self._replica.transport.close()
+        is_busy = self._is_waiting or self._requests.is_in_request
+        if self._replica is not None and not is_busy and now - self._idle_since > IDLE_SECONDS:
+            # the next request must not be written to a connection that ends
+            replica, self._replica = self._replica, None
+            replica.transport.close()
+            _resume(self.transport)
 
     def close_if_idle(self, now: float, seconds: float) -> None:
         """Close the connection if no request of the client waits for an answer."""
@@ -346,7 +399,7 @@ class _ReplicaEnd(asyncio.Protocol):
         _resume(self._client.transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._client.replica_lost(self)
+        self._client.replica_ended(self)
 
 
 def _pause(transport: asyncio.Transport) -> None:

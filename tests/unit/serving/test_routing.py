@@ -314,3 +314,39 @@ def test_a_client_that_is_idle_for_long_is_disconnected_and_one_that_waits_is_no
             assert not waiting.at_eof()
 
     run(test)
+
+
+def test_many_clients_take_turns_on_few_connections_to_replicas() -> None:
+    now, most = 0, 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await always(reader, writer)
+        now -= 1
+
+    async def client(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(5):
+            writer.write(request(b"{}"))
+            assert (await answer_of(reader))[0] == 200
+        finished.append(port)
+        if len(finished) == 10:
+            served.set()
+        await done.wait()  # the connection of an idle client stays open
+        writer.close()
+
+    async def test() -> None:
+        async with routed(answer, most_open=2) as (port, _, router):
+            clients = [asyncio.create_task(client(port)) for _ in range(10)]
+            await served.wait()
+            assert router.waiting == 0
+            assert len(router.clients) == len(clients)
+            done.set()
+            await asyncio.gather(*clients)
+
+    done, served = asyncio.Event(), asyncio.Event()
+    finished: list[int] = []
+    run(test)
+    assert 1 <= most <= 3  # a connection may end here before the replica notices it
