@@ -13,16 +13,19 @@ def request_log_uri(service: str) -> str:
     return f"requests/{service}"
 
 
+def reads_service_logs(pipeline: Pipeline) -> bool:
+    """Return whether a job of the pipeline reads the logged rows of a service."""
+    return any(_reads_log(job) for job in pipeline.jobs)
+
+
 def with_log_files(pipeline: Pipeline, location: str) -> Pipeline:
     """Return the pipeline in which each source `service://NAME` names the files with the logged rows of the
     service. `location` is the storage root. Raises InputError for a name that no service can have."""
-    if not any(_reads_log(job) for job in pipeline.jobs):
-        return pipeline
     return replace(pipeline, jobs=tuple(_resolved(job, location) for job in pipeline.jobs))
 
 
 def _reads_log(job: Job) -> bool:
-    return job.sink is not None and any(path.startswith(SERVICE_LOG) for path in job.sink.source.paths)
+    return job.sink is not None and has_service_log(job.sink.source)
 
 
 def _resolved(job: Job, location: str) -> Job:

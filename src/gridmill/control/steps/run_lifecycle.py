@@ -24,7 +24,7 @@ from gridmill.domain.project import DEFAULT
 from gridmill.domain.rental_estimate import CostForecast, whole_forecast
 from gridmill.domain.resource import Resource, Sizing, default_resource
 from gridmill.domain.run import JobRun, Run
-from gridmill.domain.service_log import with_log_files
+from gridmill.domain.service_log import reads_service_logs, with_log_files
 from gridmill.domain.sink_overrides import Alterations, altered_pipeline
 from gridmill.domain.site import LOCAL, Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, RUN_MOVES, JobState, RunState, check_move
@@ -281,7 +281,8 @@ def begin_run(
     If `only` names jobs, `force` applies to these jobs and not to the jobs that they need. `forecasts` has
     the expected costs of rented machines by job.
     """
-    pipeline = with_log_files(pipeline, creation.storage.location)
+    if reads_service_logs(pipeline):
+        pipeline = with_log_files(pipeline, creation.storage.location)
     order(pipeline)
     check_names(pipeline)
     check_times(pipeline)
