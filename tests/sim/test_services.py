@@ -157,6 +157,7 @@ def test_a_followed_version_whose_files_changed_is_refused(grid: Simulation, cas
     cases.set_alias(alias("champion", 2))
     view = until(grid, cases, lambda view: bool(view.service.refusal))
     assert view.service.version == "w/m@1"
+    assert "w/m@2, which is not served: the files of w/m@2 changed" in view.message
     with pytest.raises(InputError, match="the files of w/m@2 have changed"):
         cases.update_service("rain", model="w/m@2")
 

@@ -208,7 +208,8 @@ def _read_alias(
     if broken is None:
         return None
     if broken:
-        return FollowedAlias(current=current, target=target, problem=broken)
+        # the text is also used for jobs, for which it states that they run again
+        return FollowedAlias(current=current, target=target, problem=broken.removeprefix("runs again: "))
     return _with_features(endings, reads, service, FollowedAlias(current=current, target=target), look_again)
 
 
