@@ -444,6 +444,27 @@ def test_a_machine_whose_server_restarted_gets_new_urls(grid: Grid) -> None:
     assert [one.attempt_id for one in grid.running.farm.exports.left()] == [WANTED.attempt_id]
 
 
+def test_a_server_that_restarts_after_the_export_does_not_damage_the_result(grid: Grid) -> None:
+    grid.starts()
+    [grant] = grid.running.farm.exports.left()
+    grid.ends()
+    assert grid.leaves()
+    grid.running.farm.exports.drop(grant.tenant, grant.attempt_id)  # the restart
+    grid.silent = 0.0
+    grid.machine.renew([POD])
+    assert grid.exporter.tick()
+    assert len(grid.opened().collect(POD)) == 1  # the machine ends before the home has the result
+    assert contents(grid.folder / "root" / URI) == FILES
+
+
+def test_a_result_is_exported_although_the_disk_is_full(grid: Grid) -> None:
+    (grid.folder / f"{EXPORTABLE}.new").mkdir()  # so that the file cannot be written
+    grid.starts()
+    grid.ends()
+    assert grid.leaves()
+    assert len(grid.opened().collect(POD)) == 1
+
+
 def test_a_removed_site_leaves_no_objects(grid: Grid) -> None:
     grid.starts()
     grid.ends()

@@ -10,8 +10,8 @@ that the home has not taken, and the newest checkpoints of running attempts, are
 without a request of the home.
 
 The watcher of a rented machine lets a job run without contact to its home only if its result can be exported.
-Therefore the farm first writes an empty object with the first URL of each attempt. If the bucket takes it,
-the farm lists the attempt in the file `exportable`.
+Therefore the farm first writes an empty object with one URL of each attempt, which no part of its result
+uses. If the bucket takes it, the farm lists the attempt in the file `exportable`.
 """
 
 import logging
@@ -177,10 +177,17 @@ def export(
         with suppress(NotFoundError):  # a command may make no files
             manifest = files.scan(wanted.uri)
     with uploading():
-        parts = _put_parts(files, manifest, wanted.urls[:-1])
+        parts = _put_parts(files, manifest, part_urls(wanted.urls))
         result = ExportedResult(attempt_id=grant.attempt_id, events=events, manifest=manifest, parts=parts)
         files.put_object(wanted.urls[-1], encode(result))
     return True
+
+
+def part_urls(urls: Sequence[str]) -> Sequence[str]:
+    """Returns the URLs for the parts of a result. The last but one is for the check of the bucket, so that a
+    check after a restart of the farm does not overwrite a part of a complete result. The last one is for the
+    index."""
+    return urls[:-2] or urls[:-1]
 
 
 class CheckpointExports:
@@ -315,7 +322,7 @@ class ResultExporter:
         grants = self._grants.left()
         checks = [self._check(one) for one in grants if not self._over.is_set()]
         is_well = all(checks)
-        self._exportable.write({one.attempt_id for one in grants if self._grants.is_checked(one)})
+        self._show({one.attempt_id for one in grants if self._grants.is_checked(one)})
         is_ending = self._ending.exists()
         for grant in grants:
             silent_seconds = self._silent_seconds(grant.tenant)
@@ -323,11 +330,19 @@ class ResultExporter:
                 is_well &= self._export(grant, is_ending=is_ending)
         return is_well
 
+    def _show(self, attempt_ids: Iterable[str]) -> None:
+        """Shows the watcher the attempts whose results can be exported. On a full disk, results are exported
+        nevertheless."""
+        try:
+            self._exportable.write(attempt_ids)
+        except OSError as error:
+            _LOG.warning("exportable_not_written reason=%s", error)
+
     def _check(self, grant: ExportGrant) -> bool:
         if self._grants.is_checked(grant):
             return True
         try:
-            self._sandbox_of(grant.tenant).files.put_object(grant.export.urls[0], b"")
+            self._sandbox_of(grant.tenant).files.put_object(grant.export.urls[-2], b"")
         except (GridmillError, OSError) as error:
             _LOG.warning("bucket_takes_no_result attempt=%s reason=%s", grant.attempt_id, error)
             return False
