@@ -20,8 +20,21 @@ RUNS, JOBS = ("r-1", "r.x-2"), ("a", "b")
 WORDS = ("needle", "x", "ä€😀", "\x0c\x0b\u2028\r", "\x1b[31m", "needleneedle", " ", "GLf1", "GLb1", "\ud800")
 
 
-def logs_in(folder: Path, limits: LogLimits | None = None, *, chunk_bytes: int = 400) -> LogFiles:
-    return LogFiles(folder, limits, chunk_bytes=chunk_bytes, segment_blocks=3, background=False)
+OPENED: list[LogFiles] = []
+
+
+@pytest.fixture(autouse=True)
+def no_open_files() -> Iterator[None]:
+    """Closes the files of all logs in the end, also of those that stand for killed processes."""
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
+def logs_in(folder: Path, limits: LogLimits | None = None, **more: Any) -> LogFiles:
+    settings = {"chunk_bytes": 400, "segment_blocks": 3, "background": False, **more}
+    OPENED.append(LogFiles(folder, limits, **settings))
+    return OPENED[-1]
 
 
 def record(number: int, text: str, run_id: str = "r-1", job: str = "a", **more: Any) -> LogRecord:
