@@ -1,4 +1,4 @@
-"""The logged requests of a service become training data, with the pipeline of the page on services."""
+"""The logged requests of a service become training data, with the pipeline of the page on logged requests."""
 
 import http.client
 import json
@@ -11,7 +11,7 @@ from tests.e2e.conftest import Place
 from tests.e2e.test_services import versions_of_a_model
 
 pytestmark = pytest.mark.e2e
-PAGE = Path(__file__).parents[2] / "docs/how-to/serve-a-model.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/requests-as-data.md"
 REQUESTS = 40
 
 
