@@ -68,7 +68,7 @@ def test_the_plan_says_whether_a_running_job_holds_off_the_dead_man_timer():
 @pytest.mark.parametrize(
     ("settings", "self_end", "kind", "text"),
     [
-        ({"export": "s3://b/r"}, SelfEnd.SHUTDOWN, JobKind.COMMAND, "the job runs on, at the longest until"),
+        ({"export": "s3://b/r"}, SelfEnd.SHUTDOWN, JobKind.COMMAND, "the job continues, at most until"),
         ({"export": "s3://b/r"}, SelfEnd.SHUTDOWN, JobKind.COMMAND, "has run for 24 h 00 m"),
         (
             {"export": "s3://b/r"},
@@ -76,7 +76,12 @@ def test_the_plan_says_whether_a_running_job_holds_off_the_dead_man_timer():
             JobKind.COMMAND,
             "a running job, the machine ends",
         ),
-        ({"export": "s3://b/r"}, SelfEnd.OWN_CALL, JobKind.SERVICE, "because a service counts as no job"),
+        (
+            {"export": "s3://b/r"},
+            SelfEnd.OWN_CALL,
+            JobKind.SERVICE,
+            "because a service does not count as a running job",
+        ),
         ({"dead_man": "5m"}, SelfEnd.OWN_CALL, JobKind.COMMAND, "ends itself after 5 m 00 s without contact"),
         ({}, SelfEnd.PROVIDER_TIMER, JobKind.COMMAND, "until the provider ends it after max_hours"),
         ({}, SelfEnd.NONE, JobKind.COMMAND, "until `gridmill reap` or the control node ends it"),

@@ -105,7 +105,7 @@ def test_a_service_is_admitted_with_its_measured_cpus_and_memory_and_its_replica
     both: tuple[Simulation, Cases],
 ) -> None:
     grid, cases = both
-    with pytest.raises(ConflictError, match="w/m@1 is not calibrated on this type of machine"):
+    with pytest.raises(ConflictError, match="w/m@1 was not measured on this type of machine"):
         cases.start_service("rain", model="w/m@1", rate=900.0)
     planned(grid, cases, rate=900.0)
     view = cases.start_service("rain", model="w/m@1", rate=900.0)

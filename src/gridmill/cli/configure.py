@@ -421,7 +421,7 @@ def configure(
         or (model and type != JobKind.SERVICE)
     ):
         raise InputError(
-            "--model and --rate belong together, and to a resource of type service",
+            "--model and --rate must be given together, with --type service",
             hint=f"gridmill configure resource {name} --type service --model PIPELINE/JOB@3 --rate 200",
         )
     if type is None:

@@ -18,7 +18,9 @@ class Importable(StrEnum):
 
 def import_noun(
     context: typer.Context,
-    noun: Annotated[Importable, typer.Argument(metavar="model", help="What is made.", show_default=False)],
+    noun: Annotated[
+        Importable, typer.Argument(metavar="model", help="What is imported.", show_default=False)
+    ],
     name: Annotated[
         str,
         typer.Argument(metavar="NAME", help="Name of the model. Its versions are NAME/model@1, ..."),
@@ -44,8 +46,8 @@ def import_noun(
 ) -> None:
     """Make a version of a model from an ONNX file, for services and prediction jobs.
 
-    The file is checked and computed once. If the same files were imported before, the command changes nothing
-    and prints their version.
+    Gridmill checks the file and computes it once. If the same files were imported before, the command changes
+    nothing and prints their version.
     """
     del noun
     with session(context) as client:

@@ -57,7 +57,7 @@ DeadMan = Annotated[
     typer.Option(
         metavar="TIME",
         help=f"{_CLOUD}time without contact after which a machine ends itself, unless a job runs whose "
-        "result a bucket takes. Default: 15m.",
+        "result is uploaded to a bucket. Default: 15m.",
         show_default=False,
     ),
 ]

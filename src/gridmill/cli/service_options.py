@@ -80,28 +80,28 @@ FollowWeight = Annotated[
         min=0.0,
         max=100.0,
         metavar="PERCENT",
-        help=f"{_SERVICE}a version to which the followed alias moves is first a canary with this part of the "
-        "requests.",
+        help=f"{_SERVICE}if the followed alias moves, the new version is first a canary with this part of "
+        "the requests.",
         show_default=False,
     ),
 ]
 LogRequests = Annotated[
     float | None,
     typer.Option(
-        min=0.0, max=1.0, metavar="FRACTION", help=f"{_SERVICE}part of the requests that are logged, 0 to 1."
+        min=0.0, max=1.0, metavar="FRACTION", help=f"{_SERVICE}part of the requests that is logged, 0 to 1."
     ),
 ]
 LogBodies = Annotated[
     bool | None,
     typer.Option(
         "--log-bodies/--no-log-bodies",
-        help=f"{_SERVICE}log also the features and predictions of these requests, for a sink.",
+        help=f"{_SERVICE}also log the features and predictions of these requests, for a sink.",
         show_default=False,
     ),
 ]
 MaxBatch = Annotated[
     int | None,
-    typer.Option(min=1, metavar="ROWS", help=f"{_SERVICE}most rows of a batch. Default: 256."),
+    typer.Option(min=1, metavar="ROWS", help=f"{_SERVICE}largest number of rows in a batch. Default: 256."),
 ]
 MaxWait = Annotated[
     str | None,
@@ -115,7 +115,7 @@ Timeout = Annotated[
 ]
 QueueLimit = Annotated[
     int | None,
-    typer.Option(min=0, metavar="N", help=f"{_SERVICE}most waiting requests of a replica. Default: 256."),
+    typer.Option(min=0, metavar="N", help=f"{_SERVICE}requests that may wait in a replica. Default: 256."),
 ]
 Trust = Annotated[
     bool | None,
@@ -134,7 +134,7 @@ Features = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help=f"{_SERVICE}settings of the features that it computes: age, defaults, sent features.",
+        help=f"{_SERVICE}YAML file with the rules for the features that it computes.",
         show_default=False,
     ),
 ]
@@ -202,7 +202,9 @@ def settings_facts(service: Service) -> Sequence[tuple[str, object]]:
         ("origins", ", ".join(settings.cors_origins or ())),
         (
             "logged",
-            f"{logged:.3%} of requests{' with bodies' if settings.log_bodies else ''}" if logged else "",
+            f"{logged:.3%} of requests{' with features and predictions' if settings.log_bodies else ''}"
+            if logged
+            else "",
         ),
     ]
 
@@ -211,7 +213,7 @@ def _keys(service: Service) -> str:
     names = ", ".join(one.name for one in service.keys)
     if not service.settings.require_keys:
         return f"{names} (not required)" if names else ""
-    return names or "required; there is none yet"
+    return names or "required, but no key exists"
 
 
 def add_key(context: typer.Context, name: str, as_json: bool) -> None:

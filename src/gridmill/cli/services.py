@@ -191,11 +191,11 @@ def plan_lines(plan: ServicePlan) -> Iterator[str]:
 
 
 def refuse_service_options(settings: ServiceSettings, **options: object) -> None:
-    """Raise InputError if an option of services is given for another noun."""
+    """Raise InputError if an option of a service is given, but the noun is not `service`."""
     given = next((name for name, value in options.items() if value), None)
     if given is None and settings != NO_SETTINGS:
         raise InputError(
-            "an option of services is given for another noun",
+            "an option of a service is given, but the noun is not `service`",
             hint="gridmill start --help shows the options of services.",
         )
     if given is not None:

@@ -106,7 +106,7 @@ class ServiceVerbs(Connected):
         if view.run.state is not RunState.SUCCEEDED:
             why = next((one.job.message for one in view.jobs if one.job.message), str(view.run.state))
             raise UnavailableError(
-                f"{plan.version} could not be calibrated: {why}", hint=f"gridmill logs {plan.run_id}"
+                f"{plan.version} could not be measured: {why}", hint=f"gridmill logs {plan.run_id}"
             )
 
     def update_service(

@@ -184,7 +184,7 @@ def _follow(
     transaction.put(after)
     if after.generation != service.generation:
         named = after.canary or after.version
-        add_event(transaction, after, ServiceState.UPDATING, f"{after.follows} names {named} now")
+        add_event(transaction, after, ServiceState.UPDATING, f"{after.follows} now names {named}")
         send_order(endings.catalog, endings.storage, endings.channels, transaction, after)
     elif after.refusal and after.refusal != service.refusal:
         add_event(transaction, after, ServiceState.RUNNING, after.refusal)

@@ -190,12 +190,12 @@ def away_text(kind: JobKind, resource: Resource, site: Site, self_end: SelfEnd) 
     if bucket and kind is not JobKind.SERVICE:
         until = f"until {show_seconds(AFTER_CAP_SECONDS)} after max_hours"
         return (
-            f"the job runs on, at the longest until the machine has run for {longest}, and its result goes "
-            f"to {bucket} by signed URLs that are valid {until}; without a running job, "
+            f"the job continues, at most until the machine has run for {longest}, and its result is "
+            f"uploaded to {bucket} by signed URLs that are valid {until}; without a running job, "
             f"{_timer(self_end, dead_man)}"
         )
     why = (
-        "a service counts as no job"
+        "a service does not count as a running job"
         if kind is JobKind.SERVICE
         else f"site {site.name} has no bucket for results (`export`)"
     )

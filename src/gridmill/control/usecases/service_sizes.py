@@ -151,7 +151,7 @@ def with_size(
 def not_calibrated(version: str) -> ConflictError:
     """Return the error about a version that was not calibrated on this type of machine."""
     return ConflictError(
-        f"{version} is not calibrated on this type of machine",
+        f"{version} was not measured on this type of machine",
         hint="Call `plan_service` (POST /service-plans), and wait for the run that it starts. `gridmill "
         "start service` does both.",
     )
