@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import sys
 import tempfile
 import zipfile
@@ -219,11 +220,11 @@ def wheel_of(package: Distribution, folder: Path) -> Path:
 
 
 def _delete_others(path: Path) -> None:
-    """Deletes the wheels of the same package that were made before, for example of an earlier version."""
+    """Deletes the wheels of the same package that were made before, for example of an earlier version, with
+    incomplete files that a process left when it was killed."""
     for old in path.parent.parent.glob(f"*/{path.name.partition('-')[0]}-*.whl"):
         if old != path:
-            old.unlink(missing_ok=True)
-            old.parent.rmdir()
+            shutil.rmtree(old.parent, ignore_errors=True)
 
 
 def _wheel_name(package: Distribution) -> str:

@@ -79,6 +79,15 @@ def test_a_wheel_is_made_once_and_again_after_a_change(demo, tmp_path: Path) -> 
     assert len([*folder.rglob("*.whl")]) == 1, "the earlier wheel is deleted"
 
 
+def test_a_file_that_a_killed_process_left_does_not_stop_the_next_wheel(demo, tmp_path: Path) -> None:
+    folder = tmp_path / "wheels"
+    left = wheel_of(demo, folder).parent / ".new-left"
+    left.touch()
+    Path(str(demo.locate_file("demo/__init__.py"))).write_text("a = 1\n")
+    wheel = wheel_of(demo, folder)
+    assert [*folder.rglob("*")] == [wheel.parent, wheel]
+
+
 def test_the_data_of_a_user_installation_keep_their_folders(
     demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
