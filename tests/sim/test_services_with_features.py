@@ -10,11 +10,12 @@ from test_versions import alias
 from gridmill.codec import to_builtins
 from gridmill.control.usecases.service import Service as Cases
 from gridmill.domain.artifact import Artifact, ArtifactKind, Latest, Output
-from gridmill.domain.dataset import DECLARATION, Aggregate, Basis, DatasetSpec, Lag, Window
+from gridmill.domain.dataset import Aggregate, Basis, DatasetSpec, Lag, Window
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource
 from gridmill.domain.service_features import (
     CHECK_SECONDS,
+    DECLARATION,
     FeatureAnswer,
     FeatureQuestion,
     FeatureRule,

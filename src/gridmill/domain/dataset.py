@@ -453,10 +453,6 @@ def _moment(text: str | None, place: str) -> datetime | None:
     return None if text is None else read_moment(text, place).replace(tzinfo=None)
 
 
-DECLARATION = "declaration"
-"""The detail of a version of a dataset that has its declaration, for services that compute its features."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSpec:
     """The declaration of a dataset: either features and labels that use only values known at the time of

@@ -13,6 +13,8 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 
 VIEWS_FILE = "views.json"
+DECLARATION = "declaration"
+"""The detail of a version of a dataset that has its declaration, for services that compute its features."""
 CHECK_SECONDS = 5.0
 """The interval in seconds at which the control node sends the newest versions of the tables to a service. It
 also sends unchanged versions, so that the service knows that its view is fresh."""

@@ -8,12 +8,13 @@ from gridmill.codec import from_builtins
 from gridmill.control.catalog import Catalog
 from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.domain.artifact import Artifact, Output, split_reference
-from gridmill.domain.dataset import DECLARATION, DatasetSpec
+from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.frozen import replace
 from gridmill.domain.run import JobRun
 from gridmill.domain.service import Service
 from gridmill.domain.service_features import (
     ALL_SENT,
+    DECLARATION,
     FeatureDefinition,
     FeatureQuestion,
     FeatureSettings,

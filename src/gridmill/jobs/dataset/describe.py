@@ -14,10 +14,11 @@ import pyarrow.dataset as ds
 
 from gridmill.codec import to_builtins
 from gridmill.domain.artifact import ArtifactKind, Output
-from gridmill.domain.dataset import DECLARATION, DatasetSpec, Join, Label
+from gridmill.domain.dataset import DatasetSpec, Join, Label
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobSize
 from gridmill.domain.remarks import REMARKS
+from gridmill.domain.service_features import DECLARATION
 from gridmill.jobs.column_stats import Facts, describe, join_facts, note_facts
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.dataset.checks import check_label

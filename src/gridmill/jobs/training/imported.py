@@ -18,7 +18,6 @@ from gridmill.errors import DataError, GridmillError, InputError
 from gridmill.jobs.context import CODE, JobContext, JobResult
 from gridmill.jobs.features import Encoding, Floats, encode
 from gridmill.jobs.golden_rows import MOST, write_golden
-from gridmill.jobs.metrics import NAMES
 from gridmill.jobs.model_files import (
     GRAPH,
     GraphPredictor,
@@ -30,6 +29,7 @@ from gridmill.jobs.model_files import (
 from gridmill.jobs.signatures import model_signature
 from gridmill.jobs.training.file_signature import FileSignature, find_signature
 from gridmill.jobs.training.onnx_file import OnnxFile, read_onnx
+from gridmill.jobs.training.result import card_details
 
 _TRIAL_ROWS = 5
 _SAMPLES = "training.samples"
@@ -214,17 +214,7 @@ def _result(context: JobContext, card: ModelCard, file: OnnxFile, golden: int) -
     if not any(path.name == GRAPH for path in files):
         raise DataError(f"{GRAPH} was not written")
     details = {
-        "model": card.kind.value,
-        "objective": card.objective.value,
-        "best_by": NAMES[card.objective][0],
-        "label": card.label,
-        "labels": list(card.labels),
-        "classes": list(card.classes),
-        "class_type": card.class_type if card.classes else None,
-        "features": [encoding.column for encoding in card.encodings],
-        "feature_types": {encoding.column: encoding.type for encoding in card.encodings},
-        "inputs": len(card.inputs),
-        "sequence": card.sequence,
+        **card_details(card),
         "options": dict(card.options),
         "packages": dict(card.versions),
         "predicts": model_signature(card).text,

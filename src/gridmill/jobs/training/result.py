@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from typing import Any
 
 from gridmill.domain.frozen import dataclass
 from gridmill.jobs.features import Floats
+from gridmill.jobs.metrics import NAMES
+from gridmill.jobs.model_files import ModelCard
 
 Scalar = float | int | bool | str | None
 
@@ -50,3 +53,20 @@ class FittedModel:
     importance: Mapping[str, float] = field(default_factory=dict)
     options: Mapping[str, Scalar] = field(default_factory=dict)
     libraries: tuple[str, ...] = ()
+
+
+def card_details(card: ModelCard) -> dict[str, Any]:
+    """Return the details of a version that its model card has, for every way in which a model is made."""
+    return {
+        "model": card.kind.value,
+        "objective": card.objective.value,
+        "best_by": NAMES[card.objective][0],
+        "label": card.label,
+        "labels": list(card.labels),
+        "classes": list(card.classes),
+        "class_type": card.class_type if card.classes else None,
+        "features": [encoding.column for encoding in card.encodings],
+        "feature_types": {encoding.column: encoding.type for encoding in card.encodings},
+        "inputs": len(card.inputs),
+        "sequence": card.sequence,
+    }

@@ -24,7 +24,7 @@ from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.dataset_reader import Partitions, open_partitions
 from gridmill.jobs.features import Encoding, Integers
 from gridmill.jobs.golden_rows import save_golden
-from gridmill.jobs.metrics import NAMES, SEARCH_METRIC, check_metric
+from gridmill.jobs.metrics import SEARCH_METRIC, check_metric
 from gridmill.jobs.model_files import (
     GraphPredictor,
     ModelCard,
@@ -55,7 +55,7 @@ from gridmill.jobs.training.evaluate import (
 from gridmill.jobs.training.explain import permutation_importance, residuals
 from gridmill.jobs.training.imported import import_model
 from gridmill.jobs.training.onnx_graph import with_metadata
-from gridmill.jobs.training.result import FittedModel
+from gridmill.jobs.training.result import FittedModel, card_details
 from gridmill.jobs.training.stopping_rows import with_stopping_rows
 from gridmill.jobs.training.thresholds import check_decisions, decided, measure_intervals
 from gridmill.jobs.training_rows import Hashes, dataset_hashes, distinct, note_learned
@@ -434,17 +434,7 @@ def _card(
 
 def _details(card: ModelCard, frame: SortedFrame, fitted: FittedModel, spec: TrainingSpec) -> dict[str, Any]:
     return {
-        "model": card.kind.value,
-        "objective": card.objective.value,
-        "best_by": NAMES[card.objective][0],
-        "label": card.label,
-        "labels": list(card.labels),
-        "classes": list(card.classes),
-        "class_type": card.class_type if card.classes else None,
-        "features": [encoding.column for encoding in frame.encodings],
-        "feature_types": {encoding.column: encoding.type for encoding in frame.encodings},
-        "inputs": len(card.inputs),
-        "sequence": card.sequence,
+        **card_details(card),
         "predict": card.predict,
         "environment": card.environment,
         "dataset": card.dataset,
