@@ -209,6 +209,7 @@ def simulation_of(schedule: Schedule, store: Store, counter: _Counter) -> Rental
         settings={
             "dead_man": f"{DEAD_MAN_SECONDS:g}s",
             "max_hours": "1",
+            "max_machines": str(schedule.machines + 2),
             "accept_no_self_end": "true",
             **({"export": "s3://simulated/results"} if schedule.exports else {}),
             **({"spot": "true"} if schedule.has(Disaster.SPOT) else {}),
