@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import venv
@@ -165,19 +166,29 @@ def test_another_python_or_architecture_does_not_fit(there: BasePython, why: str
     assert bool(misfit(HERE, there, wheels)) == bool(why)
 
 
-def test_a_python_describes_itself() -> None:
-    done = subprocess.run([sys.executable, "-"], input=DESCRIBE.encode(), capture_output=True, check=True)
+def add_demo(folder: Path) -> None:
+    """The metadata of the package demo 1.0."""
+    (folder / "demo-1.0.dist-info").mkdir()
+    (folder / "demo-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
+    )
+
+
+def test_a_python_describes_itself(tmp_path: Path) -> None:
+    add_demo(tmp_path)  # the tests may run in a virtual environment, whose own packages do not count
+    seen = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    words = [sys.executable, "-"]
+    done = subprocess.run(words, input=DESCRIBE.encode(), capture_output=True, check=True, env=seen)
     base = decode(done.stdout, BasePython)
     assert replace(base, packages={}) == this_python()
-    assert base.packages["msgspec"] == distribution("msgspec").version
+    assert base.packages["demo"] == "1.0"
 
 
 def test_the_packages_of_a_virtual_environment_do_not_count(tmp_path: Path) -> None:
     venv.create(tmp_path / "env", symlinks=True)
     python = tmp_path / "env" / "bin" / "python"
     [site] = (tmp_path / "env" / "lib").glob("python3*/site-packages")
-    (site / "demo-1.0.dist-info").mkdir()
-    (site / "demo-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
+    add_demo(site)
     done = subprocess.run([python, "-"], input=DESCRIBE.encode(), capture_output=True, check=True)
     assert "demo" not in decode(done.stdout, BasePython).packages
 
