@@ -134,15 +134,17 @@ class PartReport:
     use: MeasuredUse
 
 
-PROTOCOL = 4
+PROTOCOL = 5
 """The version of the protocol that pods of this Gridmill use. Since version 2 of the protocol, a long log
 text is compressed. Since version 3, a pod asks for the values of secrets. Since version 4, a pod runs
-services."""
+services. Since version 5, the order of a service has canaries, contextual features, trust, a range of
+replicas, API keys and an upstream, which a pod of version 4 would silently leave out."""
 SECRETS_PROTOCOL = 3
 """The first version of the protocol in which a pod asks for the values of secrets."""
-SERVICES_PROTOCOL = 4
-"""The first version of the protocol in which a pod runs services."""
-ACCEPTED_PROTOCOLS = (2, 3, PROTOCOL)
+SERVICES_PROTOCOL = 5
+"""The first version of the protocol in which a pod knows all fields of the order of a service. A service that
+runs in an older pod goes on, but gets no new order."""
+ACCEPTED_PROTOCOLS = (2, 3, 4, PROTOCOL)
 """The versions of the protocol that a control node accepts, so that pods that started before an upgrade can
 continue."""
 

@@ -22,13 +22,6 @@ STOPPED_EARLY = AttemptOutcome(
     state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped before it started"
 )
 
-_HAS_NO_SERVICES = AttemptOutcome(
-    state=AttemptState.FAILED,
-    cause=Cause.INPUT,
-    message="the pod of the service runs an older Gridmill that has no services",
-    hint="Release the deployment, so that a new pod starts: `gridmill list deployments`, "
-    "`gridmill remove deployment NAME`.",
-)
 _TOO_OLD = AttemptOutcome(
     state=AttemptState.FAILED,
     cause=Cause.INPUT,
@@ -62,7 +55,7 @@ def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt
         settle_attempt(starting.endings, transaction, attempt, _TOO_OLD)
         return
     if order.service is not None and not can_run_services(starting.channels, attempt.pod_id):
-        settle_attempt(starting.endings, transaction, attempt, _HAS_NO_SERVICES)
+        settle_attempt(starting.endings, transaction, attempt, _has_no_services(attempt))
         return
     if order.bundle_path and order.bundle:
         share = partial(starting.endings.storage.share_bundle, order.bundle)
@@ -103,6 +96,16 @@ def _shared(starting: Starting, order: AttemptOrder, done: Future[None]) -> None
     transaction = starting.ledger.begin(starting.timeline.now())
     settle_attempt(starting.endings, transaction, attempt, outcome)
     starting.ledger.stage(transaction)
+
+
+def _has_no_services(attempt: Attempt) -> AttemptOutcome:
+    # the job of a service is tried again, and its message is shown meanwhile without the hint
+    return AttemptOutcome(
+        state=AttemptState.FAILED,
+        cause=Cause.INPUT,
+        message=f"pod {attempt.pod_id} runs an older Gridmill, which does not know all settings of services; "
+        f"start a new pod: gridmill remove deployment {attempt.deployment_id}",
+    )
 
 
 def _failed(cause: Cause, error: GridmillError) -> AttemptOutcome:

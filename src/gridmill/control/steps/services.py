@@ -1,6 +1,7 @@
 """This module has what several ticks and use cases do with services: it makes the order for the process of a
 service, sends it to the pod, records reports, and changes the version of a service."""
 
+from collections.abc import Iterable
 from functools import partial
 
 from gridmill.codec import from_builtins
@@ -38,7 +39,7 @@ from gridmill.domain.service_log import request_log_uri
 from gridmill.domain.service_size import CALIBRATION, Calibration
 from gridmill.domain.serving import ServiceOrder, ServiceReport
 from gridmill.domain.storage_uri import below
-from gridmill.errors import GridmillError, NotFoundError
+from gridmill.errors import ConflictError, GridmillError, NotFoundError
 from gridmill.ports.storage import Storage
 
 ENVIRONMENT_SECONDS = 1800.0
@@ -88,8 +89,29 @@ def service_views(
 
 
 def can_run_services(channels: Channels, pod_id: str) -> bool:
-    """Return whether the Gridmill of the pod is new enough for services."""
+    """Return whether the Gridmill of the pod knows all fields of the orders of services."""
     return channels.protocols.get(pod_id, PROTOCOL) >= SERVICES_PROTOCOL
+
+
+def outdated_pod(
+    channels: Channels, service: Service, attempts: Iterable[Attempt | None]
+) -> ConflictError | None:
+    """Return the error for a change of a service with these attempts, if one of them runs in a pod of an
+    older Gridmill, which would leave out parts of a new order."""
+    for one in attempts:
+        if one is not None and not can_run_services(channels, one.pod_id):
+            return ConflictError(
+                f"service {service.name!r} runs in pod {one.pod_id} of an older Gridmill, so it cannot be "
+                "changed, and serves as before",
+                hint=f"Start it in a new pod: gridmill stop service {service.name}; gridmill remove "
+                f"deployment {one.deployment_id}; gridmill start service {service.name}",
+            )
+    return None
+
+
+def live_attempts(transaction: Transaction, service: Service) -> tuple[Attempt | None, ...]:
+    """Return the attempts in which the replicas and the router of a service run now."""
+    return tuple(live_attempt(transaction, service, job) for job in (JOB, ROUTE))
 
 
 def send_order(
@@ -133,6 +155,11 @@ def _send(
     order: ServiceOrder,
     views: ViewOrders | None = None,
 ) -> None:
+    if not can_run_services(channels, attempt.pod_id):
+        if views is None:
+            return
+        # an older pod keeps its order, which has a greater generation, and only gets the views
+        order = replace(order, generation=0)
     update = ServiceUpdate(attempt_id=attempt.id, order=order, views=views)
     transaction.then(partial(send_to_pod, channels, attempt.pod_id, update))
 

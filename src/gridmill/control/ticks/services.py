@@ -17,7 +17,13 @@ from gridmill.control.steps.service_features import (
     why_other_requests,
     with_definition,
 )
-from gridmill.control.steps.services import add_event, changed_version, send_order
+from gridmill.control.steps.services import (
+    add_event,
+    changed_version,
+    live_attempts,
+    outdated_pod,
+    send_order,
+)
 from gridmill.domain.amounts import show_seconds
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass, replace
@@ -179,6 +185,9 @@ def _follow(
     if followed is None:
         return
     after = decide_follow(service, followed, transaction.now)
+    outdated = outdated_pod(endings.channels, service, live_attempts(transaction, service))
+    if outdated is not None and after.generation != service.generation:
+        after = _refused(service, "", f"{service.follows} names another version: {explained(outdated)}")
     if after is service:
         return
     transaction.put(after)

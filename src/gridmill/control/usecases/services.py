@@ -10,7 +10,14 @@ from gridmill.control.steps.service_features import (
     why_other_requests,
     with_definition,
 )
-from gridmill.control.steps.services import add_event, changed_version, live_attempt, send_order
+from gridmill.control.steps.services import (
+    add_event,
+    changed_version,
+    live_attempt,
+    live_attempts,
+    outdated_pod,
+    send_order,
+)
 from gridmill.control.usecases.service_rental import check_limit, lease_of_pod, rental_text
 from gridmill.control.usecases.service_sizes import ServiceSizeUseCases, check_range, check_rate
 from gridmill.domain.amounts import show_bytes
@@ -48,7 +55,7 @@ from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, check
 from gridmill.domain.service_size import MOST_REPLICAS
 from gridmill.domain.site import LOCAL, Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, JobState
-from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
+from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError, explained
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_request
 
 
@@ -321,6 +328,10 @@ class ServiceUseCases(ServiceSizeUseCases):
             )
 
     def _change(self, transaction: Transaction, before: Service, after: Service) -> None:
+        attempts = live_attempts(transaction, before)
+        outdated = outdated_pod(self._control.channels, before, attempts)
+        if outdated is not None and after.generation != before.generation:
+            raise outdated
         transaction.put(after)
         if after.generation != before.generation:
             canary = f", {after.canary_percent:g} % of it by {after.canary}," if after.canary else ""
@@ -423,7 +434,10 @@ class ServiceUseCases(ServiceSizeUseCases):
         why = "; ".join(one.message for one in held_up if one.message) if is_waiting else ""
         routed = service.route.report if service.route is not None else None
         problems = (one.problem for one in (report, routed) if one is not None)
-        messages = (service.problem, why, *problems, service.refusal)
+        routing = self._ledger.read(Attempt, router.attempt_id) if router and router.attempt_id else None
+        outdated = outdated_pod(self._control.channels, service, (attempt, routing))
+        old_pod = explained(outdated) if outdated is not None and service.is_meant_to_run else ""
+        messages = (service.problem, why, *problems, service.refusal, old_pod)
         return ServiceView(
             service=replace(service, keys=without_hashes(service.keys)),
             state=state,
