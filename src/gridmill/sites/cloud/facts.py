@@ -7,6 +7,29 @@ from collections.abc import Iterator
 from gridmill.domain.amounts import KIB, MIB, show_bytes
 from gridmill.domain.frozen import dataclass
 
+INSTALLED = """import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from gridmill.version import __version__
+print("gridmill=" + __version__)
+def lacks(name):
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return True
+try:
+    from packaging.requirements import Requirement
+    wanted = [Requirement(text) for text in distribution("gridmill").requires or ()]
+except (ImportError, PackageNotFoundError):
+    sys.exit()
+contexts = [{"extra": extra} for extra in sys.argv[1].split(",")] + [{"extra": ""}]
+names = {one.name for one in wanted if not one.marker or any(map(one.marker.evaluate, contexts))}
+lacking = sorted(filter(lacks, names))
+if lacking:
+    print("lacking=" + " ".join(lacking))
+"""
+"""The program with which a Python prints the version of its Gridmill, and the packages that it lacks for the
+extras in its argument. It prints nothing if it has no Gridmill. The packages of a Gridmill that was not
+installed by pip are unknown."""
 PROBE = r"""
 say() { printf '%s=%s\n' "$1" "$2"; }
 say cpus "$(nproc)"
@@ -14,7 +37,9 @@ say memory_kib "$(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)"
 say disk_kib "$(df -Pk /var/lib | awk 'NR == 2 { print $4 }')"
 say watch "$(cat "$RUN/state" 2>/dev/null)"
 mkdir -p "$RUN"; say contact "$MARK"; echo "$MARK" > "$RUN/contact"
-say gridmill "$("$PYTHON" -P -c 'from gridmill.version import __version__; print(__version__)' 2>/dev/null)"
+"$PYTHON" -P - "$EXTRAS" 2>/dev/null <<'GRIDMILL-END'
+PROGRAM
+GRIDMILL-END
 [ -e "$CACHED/done" ] && say cached "$CACHED"
 for one in podman docker; do command -v "$one" > /dev/null && say containers "$one"; done
 for one in /etc/cdi/nvidia* /var/run/cdi/nvidia*; do [ -e "$one" ] && say toolkit podman && break; done
@@ -26,8 +51,8 @@ if command -v nvidia-smi > /dev/null; then
 fi
 dmesg 2>/dev/null | sed -n 's/.*NVRM: Xid ([^)]*): \([0-9]*\).*/xid=\1/p' | sort -u
 exit 0
-"""
-"""The script that looks at a machine. Its variables are RUN, MARK, PYTHON and CACHED."""
+""".replace("PROGRAM\n", INSTALLED)
+"""The script that looks at a machine. Its variables are RUN, MARK, PYTHON, EXTRAS and CACHED."""
 _FATAL_XIDS = {
     48: "a memory error that cannot be corrected",
     62: "its internal processor has stopped",
@@ -56,15 +81,17 @@ class GpuFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """The result of the check of a machine. `gridmill` is the version of Gridmill in the Python of the image;
-    empty if there is none. `cached` is the folder in which this version of Gridmill was installed earlier.
-    `smi_error` is the message of `nvidia-smi` if it fails. `runtimes` are the runtimes of containers, the one
-    that jobs use first, and `gpu_runtimes` those that can give GPUs to containers."""
+    empty if there is none. `lacking` are the packages that it lacks for the extras of the site. `cached` is
+    the folder in which this version of Gridmill was installed earlier. `smi_error` is the message of
+    `nvidia-smi` if it fails. `runtimes` are the runtimes of containers, the one that jobs use first, and
+    `gpu_runtimes` those that can give GPUs to containers."""
 
     cpus: int
     memory_bytes: int
     disk_bytes: int
     is_watched: bool
     gridmill: str = ""
+    lacking: tuple[str, ...] = ()
     cached: str = ""
     has_smi: bool = False
     gpus: tuple[GpuFacts, ...] = ()
@@ -105,6 +132,7 @@ def read_facts(text: str) -> Facts:
         disk_bytes=_number(values.get("disk_kib")) * KIB,
         is_watched=bool(values.get("watch")),
         gridmill=values.get("gridmill", ""),
+        lacking=tuple(values.get("lacking", "").split()),
         cached=values.get("cached", ""),
         has_smi="smi" in values,
         gpus=tuple(

@@ -4,13 +4,14 @@ this control node.
 
 import shlex
 import tarfile
+import time
 from collections.abc import Callable
 from importlib.metadata import Distribution
 from pathlib import Path
 from typing import IO
 
 from gridmill.codec import decode
-from gridmill.domain.amounts import show_bytes
+from gridmill.domain.amounts import show_bytes, show_seconds
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import GridmillError, InstallError, UnavailableError, UnfitMachineError
 from gridmill.sites.cloud.own_packages import (
@@ -30,6 +31,8 @@ from gridmill.sites.ssh import CompletedCommand, SshShell, last_line
 _INSTALL_SECONDS = 1200.0
 _SEND_SECONDS = 3600.0
 _DESCRIBE_SECONDS = 60.0
+_INDEX_SECONDS = 900.0
+"""The time for which an installation is repeated while the package index does not answer."""
 _LEAST_PYTHON = (3, 11)
 _FROM_INDEX = """umask 022
 set -e
@@ -102,14 +105,23 @@ class Installer:
     cached, and `say` is called with the current step."""
 
     def __init__(
-        self, shell: SshShell, site: CloudSettings, wheels: Path, say: Callable[[str], None]
+        self,
+        shell: SshShell,
+        site: CloudSettings,
+        wheels: Path,
+        say: Callable[[str], None],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._shell, self._site, self._folder, self._say = shell, site, wheels, say
+        self._monotonic = monotonic
+        self._failing_since: float | None = None
+        """The time at which the package index did not answer for the first time."""
 
     def install(self, place: str, gpus: int) -> str:
         """Installs Gridmill in the folder `place` of a machine with so many GPUs, and returns `wheel` or
         `home`, see MachineReport. May be repeated. Raises UnfitMachineError if no machine with this image can
-        be used, InstallError if the package index does not answer now, and UnavailableError."""
+        be used, or if the package index has not answered for 15 minutes, InstallError if it does not answer
+        now, and UnavailableError."""
         base = self._base_python()
         source = self._site.packages
         if source is PackageSource.HOME:
@@ -121,7 +133,7 @@ class Installer:
             return "wheel"
         error = _index_error(done)
         if source is PackageSource.INDEX:
-            raise error
+            raise self._lasting(error) or error
         try:
             self._install_from_home(place, base, gpus)
         except UnfitMachineError as second:
@@ -130,6 +142,18 @@ class Installer:
                 hint=second.hint,
             ) from second
         return "home"
+
+    def _lasting(self, error: GridmillError) -> UnfitMachineError | None:
+        """Returns the error that replaces an InstallError that lasts, because another machine with this image
+        would wait for the same package index."""
+        if not isinstance(error, InstallError):
+            return None
+        if self._failing_since is None:
+            self._failing_since = self._monotonic()
+        waited = self._monotonic() - self._failing_since
+        if waited < _INDEX_SECONDS:
+            return None
+        return UnfitMachineError(f"{error.message} (repeated for {show_seconds(waited)})", hint=error.hint)
 
     def _base_python(self) -> BasePython:
         """Returns the Python of the machine. Raises UnfitMachineError if it is missing or too old."""
@@ -163,7 +187,7 @@ class Installer:
     def _install_from_home(self, place: str, base: BasePython, gpus: int) -> None:
         self._say("makes wheels of the packages of the control node")
         extras = [one for one in self._site.extras.split(",") if one]
-        packages = needed_packages("gridmill", extras, base.packages)
+        packages = needed_packages("gridmill", extras, base.packages, base.requires)
         _check_builds(packages, gpus)
         pip = pip_package()
         wheels = _Wheels(
@@ -193,8 +217,11 @@ class Installer:
         file name. A repeated call continues after the last complete wheel."""
         gridmill = build_wheel()
         there = self._sizes_on_machine(place)
-        missing = [one for one in wheels.every if there.get(one.name) != one.stat().st_size]
-        size = sum(one.stat().st_size for one in missing)
+        try:
+            missing = [one for one in wheels.every if there.get(one.name) != one.stat().st_size]
+            size = sum(one.stat().st_size for one in missing)
+        except OSError as error:  # a package was upgraded, and another lease has made its new wheel
+            raise UnavailableError(f"a wheel cannot be read: {error.filename}: {error.strerror}") from error
         self._say(f"sends {len(missing)} packages of the control node ({show_bytes(size)})")
 
         def write(stream: IO[bytes]) -> None:

@@ -13,7 +13,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import MachineFaultError, StorageError, UnavailableError, UnfitMachineError
 from gridmill.private_files import write_private
 from gridmill.sites.cloud.boot import FARM, WATCH, WatchSettings, arm_script
-from gridmill.sites.cloud.facts import PROBE, Facts, Promise, faults, misfit, read_facts
+from gridmill.sites.cloud.facts import INSTALLED, PROBE, Facts, Promise, faults, misfit, read_facts
 from gridmill.sites.cloud.install import Installer, with_variables
 from gridmill.sites.cloud.keys import KeyFolder
 from gridmill.sites.cloud.settings import CloudSettings
@@ -76,8 +76,11 @@ exit 0
 _CLEAN = r"""umask 022
 set -e
 has() {
-    found=$("$PYTHON" -P -c 'from gridmill.version import __version__; print(__version__)' 2>/dev/null) || :
-    [ "$found" = "$VERSION" ]
+    found=$("$PYTHON" -P - "$EXTRAS" 2>/dev/null <<'GRIDMILL-END'
+PROGRAM
+GRIDMILL-END
+) || :
+    [ "$found" = "gridmill=$VERSION" ]
 }
 home=${PYTHON%/bin/*}
 if ! has; then
@@ -87,7 +90,7 @@ if ! has; then
     fi
     mkdir -p "$(dirname "$home")"
     ln -sfn "$PLACE/env" "$home"
-    has || { echo "$PYTHON does not contain Gridmill $VERSION" >&2; exit 1; }
+    has || { echo "$PYTHON does not contain Gridmill $VERSION with the extras '$EXTRAS'" >&2; exit 1; }
 fi
 if [ -d "$WATCH" ]; then
     mkdir -p "$RUN"
@@ -111,10 +114,10 @@ if command -v cloud-init > /dev/null; then cloud-init clean --logs; fi
 rm -rf /var/lib/cloud/instance /var/lib/cloud/instances /var/lib/cloud/sem /run/cloud-init/sem
 : > /etc/machine-id
 sync
-"""
+""".replace("PROGRAM\n", INSTALLED)
 """The script that deletes what must not be in an image: the state of the watcher and of the light server,
 keys, and the state of cloud-init, so that the next boot is a first boot. The watcher goes on from a folder in
-memory. It can be repeated. Its variables are PYTHON, PLACE, VERSION, WATCH, FARM and RUN."""
+memory. It can be repeated. Its variables are PYTHON, PLACE, VERSION, EXTRAS, WATCH, FARM and RUN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +186,7 @@ class RentedMachine:
         self._began = monotonic()
         hint = f"Look at the machine's console at the provider, or try `gridmill ssh {keys.alias}`."
         self._shell = SshShell(keys.alias, keys.options, hint=hint)
-        self._installer = Installer(self._shell, site, wheels, say)
+        self._installer = Installer(self._shell, site, wheels, say, monotonic)
         self._python = ""
         self._memory_bytes = 0
         self._is_answering = False
@@ -236,6 +239,7 @@ class RentedMachine:
             RUN=self._watch.run,
             MARK=token_hex(8),
             PYTHON=self._site.python,
+            EXTRAS=self._site.extras,
             CACHED=cached,
         )
         return read_facts(self._done(script, _CHECK_SECONDS).text)
@@ -251,9 +255,9 @@ class RentedMachine:
         self._done(with_variables(armed, RUN=self._watch.run))
 
     def install(self, facts: Facts) -> Installed:
-        """Installs this version of Gridmill, unless the image or an earlier installation contains it. Raises
-        what `Installer.install` raises."""
-        if facts.gridmill == __version__:
+        """Installs this version of Gridmill, unless the image or an earlier installation contains it with
+        the extras of the site. Raises what `Installer.install` raises."""
+        if facts.gridmill == __version__ and not facts.lacking:
             return self._installed(self._site.python, "image")
         if facts.cached:
             return self._installed(f"{facts.cached}/env/bin/python", "cache")
@@ -270,6 +274,7 @@ class RentedMachine:
             PYTHON=self._site.python,
             PLACE=self._place(),
             VERSION=__version__,
+            EXTRAS=self._site.extras,
             WATCH=WATCH,
             FARM=FARM,
             RUN=self._watch.run,

@@ -18,11 +18,15 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import field
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
+from types import MappingProxyType
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
@@ -48,7 +52,7 @@ _OLD_GLIBC = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (
 class BasePython:
     """A Python, as it describes itself: its implementation, its version (`3.11`), its architecture, the kind
     and version of its C library, and the versions of the packages that its virtual environments see, by
-    canonical name."""
+    canonical name. `requires` has the requirements of these packages."""
 
     implementation: str
     version: str
@@ -56,22 +60,25 @@ class BasePython:
     libc: str = ""
     libc_version: str = ""
     packages: Mapping[str, str]
+    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 DESCRIBE = r"""
 import importlib.metadata as m, json, os, platform, re, sys
 libc, version = platform.libc_ver()
-names = {}
+names, requires = {}, {}
 is_venv = sys.prefix != sys.base_prefix
 for one in m.distributions():
     name = one.metadata["Name"]
     # an environment that is made by the Python of an environment does not see the packages of the latter
     is_hidden = is_venv and str(one.locate_file("")).startswith(sys.prefix + os.sep)
     if name and one.version and not is_hidden:
-        names.setdefault(re.sub(r"[-_.]+", "-", name).lower(), one.version)
+        key = re.sub(r"[-_.]+", "-", name).lower()
+        if key not in names:
+            names[key], requires[key] = one.version, one.requires or []
 print(json.dumps(dict(implementation=platform.python_implementation(),
     version="%d.%d" % sys.version_info[:2], architecture=platform.machine(), libc=libc,
-    libc_version=version, packages=names)))
+    libc_version=version, packages=names, requires=requires)))
 """
 """The program with which a Python describes itself as a `BasePython` in JSON. It needs Python 3.8. The
 packages are those that a new virtual environment of this Python sees."""
@@ -92,38 +99,60 @@ def this_python() -> BasePython:
 
 @dataclass(slots=True)
 class _Closure:
-    """The packages that were found, and the specifiers of each package so far."""
+    """The packages that were found here, and the specifiers of each package so far. The packages in `present`
+    are used as they are on the machine, with their requirements there."""
 
-    found: dict[str, Distribution]
-    specifiers: dict[str, SpecifierSet]
-    missing: list[str]
-    seen: set[tuple[str, frozenset[str]]]
+    present: Mapping[str, Iterable[str]]
+    found: dict[str, Distribution] = field(default_factory=dict)
+    specifiers: dict[str, SpecifierSet] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    seen: set[tuple[str, frozenset[str]]] = field(default_factory=set)
 
 
-def needed_packages(name: str, extras: Iterable[str], present: Mapping[str, str]) -> tuple[Distribution, ...]:
+def needed_packages(
+    name: str,
+    extras: Iterable[str],
+    present: Mapping[str, str],
+    requires: Mapping[str, Iterable[str]] = MappingProxyType({}),
+) -> tuple[Distribution, ...]:
     """Returns the installed packages that the package `name` with these extras needs, without itself, in the
-    order of their names. Packages that are `present` on the machine in a version that fits are left out.
-    Raises UnfitMachineError if a needed package is not installed here."""
-    closure = _Closure(found={}, specifiers={}, missing=[], seen=set())
-    _add_requirements(closure, distribution(name), frozenset(extras))
+    order of their names. Packages that are `present` on the machine in a version that fits are left out, also
+    those that only such packages need, which `requires` has. Raises UnfitMachineError if a needed package is
+    not installed here."""
+    closure = _closure(distribution(name), frozenset(extras), present, requires)
     if closure.missing:
         raise UnfitMachineError(
             f"this control node does not have all packages for the machine: {', '.join(closure.missing)}",
             hint=f"Install them here: pip install {' '.join(map(repr, closure.missing))}. Or remove extras "
             "from the setting `extras` of the site.",
         )
-    return tuple(
-        one
-        for name, one in sorted(closure.found.items())
-        if not _fits(present.get(name), closure.specifiers[name])
-    )
+    return tuple(one for _, one in sorted(closure.found.items()))
 
 
-def _add_requirements(closure: _Closure, package: Distribution, extras: frozenset[str]) -> None:
-    for text in package.requires or ():
-        one = Requirement(text)
-        if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
-            _add(closure, one)
+def _closure(
+    package: Distribution,
+    extras: frozenset[str],
+    present: Mapping[str, str],
+    requires: Mapping[str, Iterable[str]],
+) -> _Closure:
+    replaced: set[str] = set()
+    while True:
+        used = {name: requires.get(name, ()) for name in present if name not in replaced}
+        closure = _Closure(present=used)
+        _add_requirements(closure, package.requires or (), extras)
+        unfit = {name for name in used if not _fits(present[name], closure.specifiers.get(name))}
+        if not unfit:
+            return closure
+        # the requirements of the package that replaces it may differ
+        replaced |= unfit
+
+
+def _add_requirements(closure: _Closure, texts: Iterable[str], extras: frozenset[str]) -> None:
+    for text in texts:
+        with suppress(InvalidRequirement):  # an old package of the machine
+            one = Requirement(text)
+            if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+                _add(closure, one)
 
 
 def _add(closure: _Closure, wanted: Requirement) -> None:
@@ -133,17 +162,20 @@ def _add(closure: _Closure, wanted: Requirement) -> None:
     if key in closure.seen:
         return
     closure.seen.add(key)
-    try:
-        package = closure.found[name] = distribution(name)
-    except PackageNotFoundError:
-        closure.missing.append(f"{wanted.name}{wanted.specifier}")
-        return
-    _add_requirements(closure, package, frozenset(wanted.extras))
+    texts = closure.present.get(name)
+    if texts is None:
+        try:
+            package = closure.found[name] = distribution(name)
+        except PackageNotFoundError:
+            closure.missing.append(f"{wanted.name}{wanted.specifier}")
+            return
+        texts = package.requires or ()
+    _add_requirements(closure, texts, frozenset(wanted.extras))
 
 
-def _fits(version: str | None, specifier: SpecifierSet) -> bool:
+def _fits(version: str, specifier: SpecifierSet | None) -> bool:
     try:
-        return version is not None and specifier.contains(Version(version), prereleases=True)
+        return specifier is None or specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
         return False
 
@@ -261,8 +293,9 @@ def _is_editable(package: Distribution) -> bool:
 
 
 def _key(package: Distribution) -> str:
-    """Returns a hash that changes with the files of the package, without reading them."""
-    digest = sha256((package.read_text("RECORD") or "").encode())
+    """Returns a hash that changes with the files of the package, without reading them, and with this module,
+    which may make other wheels of the same files."""
+    digest = sha256(f"{_packing_hash()}\n{package.read_text('RECORD') or ''}".encode())
     for name, path in _members(package):
         try:
             state = path.stat()
@@ -275,12 +308,18 @@ def _key(package: Distribution) -> str:
     return digest.hexdigest()[:16]
 
 
+@cache
+def _packing_hash() -> str:
+    return sha256(Path(__file__).read_bytes()).hexdigest()
+
+
 def _members(package: Distribution) -> Iterator[tuple[str, Path]]:
     """Yields the files of a package: the names in the wheel, and the installed files."""
     root = Path(str(package.locate_file("")))
     generated = {one.name for one in package.entry_points if one.group in ("console_scripts", "gui_scripts")}
     folder = f"{re.sub(r'[-_.]+', '_', package.name)}-{package.version}.data"
-    for row in csv.reader((package.read_text("RECORD") or "").splitlines()):
+    lines = (package.read_text("RECORD") or "").splitlines()
+    for row in filter(None, csv.reader(lines)):  # some tools write empty lines
         relative = os.path.normpath(row[0])
         path = Path(os.path.normpath(root / relative))
         if "__pycache__" in path.parts or _is_metadata_of_installer(relative):

@@ -175,6 +175,18 @@ LIVE: set[str] = set()
 folders in buckets."""
 
 
+class _InUse:
+    """The objects for one use that this process uses now. Other ports of the site, such as those of other
+    rented machines, record their own uses, so that all objects in their folders count."""
+
+    def __init__(self, uses: UniqueNames) -> None:
+        self._uses = uses
+
+    def __contains__(self, name: object) -> bool:
+        folder = str(name).partition("/")[0]
+        return name in self._uses if folder == self._uses.folder else folder in LIVE
+
+
 class BucketCollector:
     """Deletes objects of one site in buckets. The collector does not examine the objects of other sites."""
 
@@ -266,7 +278,7 @@ class BucketCollector:
 
     def _sweep_old(self, lot: BucketPrefix, now: datetime) -> None:
         if lot.folder:
-            return sweep(self._bucket(lot), now - timedelta(seconds=STALE_SECONDS), but=self._uses)
+            return sweep(self._bucket(lot), now - timedelta(seconds=STALE_SECONDS), but=_InUse(self._uses))
         kept = self._kept(lot)
         kept.clear(now - timedelta(seconds=self._keep_seconds))
         with HOLDS.clearing(lot) as free:  # another object of this process may use the place

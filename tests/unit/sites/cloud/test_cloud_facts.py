@@ -113,3 +113,27 @@ def test_the_script_runs_here(tmp_path: Path):
     assert len(facts.gpus) == 1
     assert (facts.is_watched, facts.gridmill, facts.cached) == (False, __version__, "")
     assert (tmp_path / "run" / "contact").read_text() == "m1\n", "the check is a contact"
+
+
+@pytest.mark.parametrize(("extras", "lacking"), [("", ()), ("tls,data", ("absent-one", "absent-two"))])
+def test_an_image_without_the_packages_of_an_extra_lacks_them(
+    tmp_path: Path, extras: str, lacking: tuple[str, ...]
+) -> None:
+    packages = tmp_path / "packages"
+    needs = ("msgspec", *(f"{one} ; extra == 'data'" for one in ("absent-two>2", "absent-one", "numpy")))
+    texts = {
+        "gridmill/__init__.py": "",
+        "gridmill/version.py": '__version__ = "9.1"\n',
+        "gridmill-9.1.dist-info/METADATA": "Metadata-Version: 2.1\nName: gridmill\nVersion: 9.1\n"
+        + "".join(f"Requires-Dist: {one}\n" for one in needs),
+    }
+    for name, text in texts.items():
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_text(text)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nPYTHONPATH='{packages}' exec '{sys.executable}' \"$@\"\n")
+    python.chmod(0o755)
+    script = with_variables(PROBE, RUN=tmp_path / "run", PYTHON=python, EXTRAS=extras, CACHED=tmp_path)
+    done = subprocess.run(["sh", "-s"], input=script, text=True, capture_output=True, check=True)
+    facts = read_facts(done.stdout)
+    assert (facts.gridmill, facts.lacking) == ("9.1", lacking)

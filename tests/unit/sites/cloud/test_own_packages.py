@@ -4,13 +4,14 @@ import sys
 import venv
 import zipfile
 from dataclasses import replace
-from importlib.metadata import distribution, distributions
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
 import pytest
 
 from gridmill.codec import decode
 from gridmill.errors import UnfitMachineError
+from gridmill.sites.cloud import own_packages
 from gridmill.sites.cloud.own_packages import (
     DESCRIBE,
     BasePython,
@@ -80,6 +81,20 @@ def test_a_wheel_is_made_once_and_again_after_a_change(demo, tmp_path: Path) -> 
     assert len([*folder.rglob("*.whl")]) == 1, "the earlier wheel is deleted"
 
 
+def test_other_packing_code_makes_another_wheel(
+    demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = wheel_of(demo, tmp_path / "wheels")
+    monkeypatch.setattr(own_packages, "_packing_hash", lambda: "the module of another version")
+    assert wheel_of(demo, tmp_path / "wheels") != wheel
+
+
+def test_an_empty_line_in_the_list_of_files_is_skipped(demo, tmp_path: Path) -> None:
+    record = Path(str(demo.locate_file("demo-1.0.dist-info/RECORD")))
+    record.write_text(f"\n{record.read_text()}\n")
+    assert "demo/__init__.py" in zipfile.ZipFile(wheel_of(demo, tmp_path / "wheels")).namelist()
+
+
 def test_a_file_that_a_killed_process_left_does_not_stop_the_next_wheel(demo, tmp_path: Path) -> None:
     folder = tmp_path / "wheels"
     left = wheel_of(demo, folder).parent / ".new-left"
@@ -127,12 +142,44 @@ def test_packages_that_the_machine_has_are_left_out() -> None:
     assert every - sent == {"msgspec"}, "pydantic 1 is not sufficient"
 
 
-def test_a_package_that_is_missing_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gridmill.sites.cloud import own_packages
+def names_of(packages: tuple[Distribution, ...]) -> set[str]:
+    return {one.name.lower().replace("_", "-") for one in packages}
 
+
+def test_packages_that_only_packages_of_the_machine_need_are_not_sent() -> None:
+    assert "starlette" in names_of(needed_packages("gridmill", (), {})), "our FastAPI needs it"
+    there = {"fastapi": distribution("fastapi").version, "starlette": "0.1"}
+    needs = {"fastapi": ["starlette<1", "idna", "not a requirement ="]}
+    sent = names_of(needed_packages("gridmill", (), there, needs))
+    assert not sent & {"fastapi", "starlette"}
+    assert "idna" in sent, "the machine lacks a package that its own package needs"
+
+
+def test_a_package_of_the_machine_that_does_not_fit_is_replaced_with_its_requirements() -> None:
+    there = {
+        "fastapi": "0.1",
+        "pydantic": "1.10.2",
+        "annotated-types": distribution("annotated-types").version,
+    }
+    sent = names_of(needed_packages("gridmill", (), there, {"pydantic": ["fastapi<0.2"]}))
+    assert {"pydantic", "pydantic-core"} <= sent, "pydantic 1 needs other packages"
+    assert "annotated-types" not in sent
+
+
+def test_a_package_that_only_the_machine_has_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(name: str) -> Distribution:
+        if name == "fastapi":
+            raise PackageNotFoundError(name)
+        return distribution(name)
+
+    monkeypatch.setattr(own_packages, "distribution", found)
+    assert "fastapi" not in names_of(needed_packages("gridmill", (), {"fastapi": "0.100"}))
+
+
+def test_a_package_that_is_missing_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(name: str):
         if name == "fastapi":
-            raise own_packages.PackageNotFoundError(name)
+            raise PackageNotFoundError(name)
         return distribution(name)
 
     monkeypatch.setattr(own_packages, "distribution", found)
@@ -170,7 +217,7 @@ def add_demo(folder: Path) -> None:
     """The metadata of the package demo 1.0."""
     (folder / "demo-1.0.dist-info").mkdir()
     (folder / "demo-1.0.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
+        "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\nRequires-Dist: msgspec>1\n"
     )
 
 
@@ -180,8 +227,8 @@ def test_a_python_describes_itself(tmp_path: Path) -> None:
     words = [sys.executable, "-"]
     done = subprocess.run(words, input=DESCRIBE.encode(), capture_output=True, check=True, env=seen)
     base = decode(done.stdout, BasePython)
-    assert replace(base, packages={}) == this_python()
-    assert base.packages["demo"] == "1.0"
+    assert replace(base, packages={}, requires={}) == this_python()
+    assert (base.packages["demo"], base.requires["demo"]) == ("1.0", ("msgspec>1",))
 
 
 def test_the_packages_of_a_virtual_environment_do_not_count(tmp_path: Path) -> None:
