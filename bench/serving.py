@@ -1,20 +1,28 @@
-"""Throughput and latency of a service beside a bare server and FastAPI, one process each, in turns."""
+"""Throughput and latency of a service beside other servers of models, in turns, and beside a bare server."""
 
 import json
 import os
+import shutil
+import signal
 import socket
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.measure import Result, at_least, row, save
-from gridmill.domain.serving import ServedVersion, ServiceOrder
+import numpy as np
+
+from bench.environments import pinned, programs
+from bench.measure import REPOSITORY, Result, at_least, at_most, row, save
+from bench.serving_peers import PATHS
+from gridmill.domain.serving import ServedVersion, ServiceOrder, Upstream
+from gridmill.jobs.model_files import load_model
 from gridmill.jobs.training.run import run
 from gridmill.serving.openapi import example_row
 from gridmill.serving.served_model import load_version
@@ -29,100 +37,313 @@ OPTIONS: dict[str, dict[str, object]] = {
     "lstm": {"sequence": 12, "hidden": 16, "epochs": 3},
     "gbdt": {"trees": 60},
 }
-OURS, BARE, FASTAPI = "gridmill", "bare", "fastapi"
+OURS, ROUTED, BARE, FASTAPI, LITSERVE, BENTOML = (
+    "gridmill",
+    "router",
+    "bare",
+    "fastapi",
+    "litserve",
+    "bentoml",
+)
+RIVALS = (FASTAPI, LITSERVE, BENTOML)
+INSTALLED = (LITSERVE, BENTOML)
+"""The peers that run in an environment of their own."""
+SHARE_OF_SLOWEST = 0.8
+PACED_REQUESTS = 300
+"""A measurement of latency takes longer than SECONDS, up to 10 s, until it has so many requests."""
+SERVER_CORE, CLIENT_CORE = {0}, {1}
 HOW = f"""
-`POST /predict` with one row in JSON, by a closed-loop client in a process of its own, {SECONDS:g} s a time,
-{ROUNDS} rounds in which all servers take turns. Each server is one process with one model and one thread.
-The bare server is an ASGI application on the same HTTP library (uvicorn with httptools) that decodes the same
-payload and answers a constant. FastAPI has an `async` route, a pydantic model of the row, and the same loaded
-model, one request at a time. Ours validates, computes batches, counts metrics, and returns request ids.
+`POST /predict` with one row in JSON. Each server has one core, which all its processes share, and one model;
+the client has another core. Throughput: wrk, {SECONDS:g} s a time, {ROUNDS} rounds in which all servers take
+turns. Latency: a client that sends at a fixed rate, {SHARE_OF_SLOWEST:.0%} of the maximum of the slowest
+peer, and counts from the time at which a request was due. The bare server is an ASGI application on the same
+HTTP library (uvicorn with httptools) that decodes the same payload and answers a constant. FastAPI and
+BentoML have an `async` route with a pydantic model of the row; LitServe collects requests in batches. All
+predict with the same loaded model. Ours validates, computes batches, counts metrics, and returns request ids.
+`router` is ours behind the process that passes requests on to replicas on other machines; its replica has the
+same core.
+"""
+SCRIPT = """
+wrk.method = "POST"
+wrk.headers["Content-Type"] = "application/json"
+wrk.body = %s
+function done(summary, latency, requests)
+  local errors = summary.errors
+  local failed = errors.connect + errors.read + errors.write + errors.status + errors.timeout
+  io.write(string.format('\\nRESULT {"requests": %%d, "microseconds": %%d, "failed": %%d}\\n',
+    summary.requests, summary.duration, failed))
+end
 """
 
-
 _DATA = import_module("tests.kit.learning_data")  # the types of the tests are not checked
+_PACED = import_module("tests.kit.paced_load")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server that accepts connections at `port`. A server that needs processor time without requests
+    (LitServe) names its process group, which is stopped while others are measured."""
+
+    port: int
+    paused: int | None = None
 
 
 def main() -> None:
+    if shutil.which("wrk") is None or len(os.sched_getaffinity(0)) < 2:
+        print("not measured: needs wrk (apt install wrk) and two cores")
+        return
+    os.sched_setaffinity(0, CLIENT_CORE)
+    for name in INSTALLED:
+        programs(name)
     results: list[Result] = []
     for model in OPTIONS:
         with TemporaryDirectory(prefix="gm-bench-") as folder:
             results += _measured(model, Path(folder))
-    save("serving", results, how=HOW)
+    versions = ", ".join(pinned(name) for name in INSTALLED)
+    save("serving", results, how=f"{HOW} {_fastapi_version()}, {versions}.")
 
 
-def _measured(model: str, root: Path) -> list[Result]:
+def _fastapi_version() -> str:
+    from importlib.metadata import version
+
+    return f"fastapi=={version('fastapi')}"
+
+
+def _measured(model: str, root: Path) -> Iterator[Result]:
     dataset = _DATA.write_dataset(root, _DATA.series())
     run(_DATA.training_context(root, dataset, model, **OPTIONS[model]))
     folder = root / "outputs" / "m"
     version = ServedVersion(label=f"{model}@1", folder=str(folder))
-    body = json.dumps({"rows": [example_row(load_version(version, "1", 1))]})
+    served = load_version(version, "1", 1)
+    body = json.dumps({"rows": [example_row(served)]})
+    yield from _throughput(model, version, root, body)
+    yield from _latency(model, version, root, body)
+
+
+def _servers(
+    stack: ExitStack, names: tuple[str, ...], version: ServedVersion, root: Path
+) -> dict[str, Server]:
+    return {name: stack.enter_context(_server(name, version, root)) for name in names}
+
+
+def _throughput(model: str, version: ServedVersion, root: Path, body: str) -> Iterator[Result]:
+    (root / "post.lua").write_text(SCRIPT % json.dumps(body))
     with ExitStack() as stack:
-        ports = {name: stack.enter_context(_server(name, version, root)) for name in (OURS, BARE, FASTAPI)}
-        return [one for number in CONNECTIONS for one in _compared(model, number, ports, body)]
+        servers = _servers(stack, (OURS, BARE, *RIVALS), version, root)
+        servers[ROUTED] = stack.enter_context(_router(servers[OURS].port, root))
+        for connections in CONNECTIONS:
+            yield from _compared(model, connections, servers, root)
 
 
-def _compared(model: str, connections: int, ports: dict[str, int], body: str) -> Iterator[Result]:
-    rates: dict[str, list[float]] = {name: [] for name in ports}
-    late: dict[str, list[float]] = {name: [] for name in ports}
-    for _ in range(ROUNDS):
-        for name, port in ports.items():
-            rate, _, p99 = _load(port, connections, body)
-            rates[name].append(rate)
-            late[name].append(p99)
-    what = f"{model}, {connections} connections"
+def _compared(model: str, connections: int, servers: Mapping[str, Server], root: Path) -> Iterator[Result]:
+    rates: dict[str, list[float]] = {name: [] for name in servers}
+    for number in range(ROUNDS + 1):
+        for name, server in servers.items():
+            with _awake(server):
+                rate = _wrk(server.port, connections, root / "post.lua")
+            if number:  # the first round warms up
+                rates[name].append(rate)
+            print(f"  {number}/{ROUNDS} {model} {connections} {name}: {rate:.0f} requests/s", flush=True)
+    what = f"{model}, {connections} connection{'s' * (connections > 1)}"
     middle = {name: statistics.median(values) for name, values in rates.items()}
+    (root / "rates.json").write_text(json.dumps(middle))
     for name, values in rates.items():
-        note = f"p99 {statistics.median(late[name]):.0f} µs"
-        spread = {"low": min(values), "high": max(values), "runs": len(values)}
-        yield row(AREA, f"{what}: {name}", middle[name], "req/s", note=note, **spread)
-    limits = (0.5, 3.0) if connections > 1 else (0.0, 0.0)
-    for name, limit in zip((BARE, FASTAPI), limits, strict=True):
-        ratio = middle[OURS] / middle[name]
-        if limit:
-            yield at_least(limit, AREA, f"{what}: {OURS} / {name}", ratio, "x")
-        else:
-            yield row(AREA, f"{what}: {OURS} / {name}", ratio, "x")
+        yield row(
+            AREA, f"{what}: {name}", middle[name], "req/s", low=min(values), high=max(values), runs=ROUNDS
+        )
+    best = max(RIVALS, key=lambda name: middle[name])
+    ratios = {
+        f"{OURS} / {BARE}": middle[OURS] / middle[BARE],
+        f"{OURS} / best peer ({best})": middle[OURS] / middle[best],
+    }
+    for (name, ratio), limit in zip(ratios.items(), (0.5, 3.0), strict=True):
+        wanted = connections > 1
+        yield (
+            at_least(limit, AREA, f"{what}: {name}", ratio, "x")
+            if wanted
+            else row(AREA, f"{what}: {name}", ratio, "x")
+        )
 
 
-def _load(port: int, connections: int, body: str) -> tuple[float, float, float]:
-    arguments = (str(port), str(connections), str(SECONDS), "/predict", body)
-    command = (sys.executable, "-m", "bench.serving_load", *arguments)
-    rate, middle, late = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return rate, middle, late
+def _wrk(port: int, connections: int, script: Path) -> float:
+    """Requests per second. Raises RuntimeError if a request failed."""
+    command = (
+        "wrk",
+        "-t1",
+        f"-c{connections}",
+        f"-d{max(1, round(SECONDS))}s",
+        "-s",
+        str(script),
+        f"http://127.0.0.1:{port}/predict",
+    )
+    text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    told = json.loads(text.partition("RESULT ")[2])
+    if told["failed"]:
+        raise RuntimeError(f"{told['failed']} requests failed:\n{text}")
+    return float(told["requests"] / (told["microseconds"] / 1e6))
+
+
+def _latency(model: str, version: ServedVersion, root: Path, body: str) -> Iterator[Result]:
+    slowest = min(json.loads((root / "rates.json").read_text())[name] for name in RIVALS)
+    rate = SHARE_OF_SLOWEST * slowest
+    late: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        servers = _servers(stack, (OURS, *RIVALS), version, root)
+        for number in range(ROUNDS + 1):
+            for name, server in servers.items():
+                with _awake(server):
+                    value = _paced(server.port, body, rate, 16, 0.99)
+                if number:
+                    late.setdefault(name, []).append(value)
+        one = statistics.median(_paced(servers[OURS].port, body, 50.0, 1, 0.5) for _ in range(ROUNDS))
+    middle = {name: statistics.median(values) for name, values in late.items()}
+    for name, values in late.items():
+        what = f"{model}, {rate:.0f} requests/s: p99 of {name}"
+        yield row(AREA, what, middle[name], "ms", low=min(values), high=max(values), runs=ROUNDS)
+    best = min(middle[name] for name in RIVALS)
+    yield at_most(
+        1.0,
+        AREA,
+        f"{model}, {rate:.0f} requests/s: p99 of {OURS} / lowest of the peers",
+        middle[OURS] / best,
+        "x",
+    )
+    bare = _bare_predict_ms(version)
+    yield at_most(1.0, AREA, f"{model}, 50 requests/s: p50 above the bare prediction", one - bare, "ms")
+
+
+def _paced(port: int, body: str, rate: float, connections: int, share: float) -> float:
+    load = _PACED.PacedLoad(port, body.encode(), rate, connections)
+    try:
+        load.run(max(SECONDS, min(10.0, PACED_REQUESTS / rate)))
+        return float(load.quantile(share))
+    finally:
+        load.close()
+
+
+def _bare_predict_ms(version: ServedVersion) -> float:
+    """The median time of one prediction by the loaded model in this process."""
+    predictor = load_model(Path(version.folder))
+    width = len(predictor.card.inputs)
+    shape = (1, width) if predictor.card.sequence is None else (1, predictor.card.sequence, width)
+    one = np.zeros(shape)
+    times = []
+    for _ in range(200):
+        begin = time.perf_counter()
+        predictor.predict(one)
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times) * 1000
 
 
 @contextmanager
-def _server(name: str, version: ServedVersion, root: Path) -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
-    if name == OURS:
-        write_order(root, ServiceOrder(name="bench", port=port, versions=(version,)))
-        command = [sys.executable, "-m", "gridmill.serving", str(root)]
-    else:
-        command = [sys.executable, "-m", "bench.serving_peers", name, str(port), version.folder]
-    process = subprocess.Popen(command)
+def _awake(server: Server) -> Iterator[None]:
+    if server.paused is None:
+        yield
+        return
+    os.killpg(server.paused, signal.SIGCONT)
     try:
-        _wait_for(port, process, root if name == OURS else None)
-        yield port
+        yield
     finally:
-        process.terminate()
-        process.wait(30)
+        os.killpg(server.paused, signal.SIGSTOP)
 
 
-def _wait_for(port: int, process: "subprocess.Popen[bytes]", folder: Path | None) -> None:
+@contextmanager
+def _server(name: str, version: ServedVersion, root: Path) -> Iterator[Server]:
+    port = _free_port()
+    if name == OURS:
+        order = ServiceOrder(name="bench", port=port, versions=(version,))
+        with _ours(order, root / "service"):
+            yield Server(port=port)
+        return
+    env = os.environ | {PATHS: os.pathsep.join(sys.path)}
+    if name == BENTOML:
+        env |= {
+            "PYTHONPATH": str(REPOSITORY),
+            "BENTOML_HOME": str(root / "bento"),
+            "BENTOML_DO_NOT_TRACK": "True",
+            "GRIDMILL_BENCH_MODEL": version.folder,
+        }
+    command = _command(name, str(port), version.folder)
+    with _process(command, env, lambda: _answers(port)) as group:
+        yield Server(port=port, paused=group if name in INSTALLED else None)
+
+
+def _command(name: str, port: str, folder: str) -> list[str]:
+    if name == LITSERVE:
+        return [str(programs(name) / "python"), "-m", "bench.serving_litserve", port, folder]
+    if name == BENTOML:
+        place = ["--host", "127.0.0.1", "--port", port]
+        return [
+            str(programs(name) / "bentoml"),
+            "serve",
+            "--quiet",
+            *place,
+            "bench.serving_bentoml:Predictor",
+        ]
+    return [sys.executable, "-m", "bench.serving_peers", name, port, folder]
+
+
+@contextmanager
+def _router(to: int, root: Path) -> Iterator[Server]:
+    port = _free_port()
+    upstream = Upstream(link="tcp", attempt_id="bench", settings={"host": "127.0.0.1", "port": str(to)})
+    with _ours(ServiceOrder(name="bench", port=port, versions=(), upstream=upstream), root / "router"):
+        yield Server(port=port)
+
+
+@contextmanager
+def _ours(order: ServiceOrder, folder: Path) -> Iterator[None]:
     """Our parent process listens before a replica is ready, so its report is read."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        report = folder and folder / "report.json"
-        if report and not (report.exists() and '"state":"ready"' in report.read_text().split("replicas")[0]):
+    folder.mkdir(exist_ok=True)
+    report = folder / "report.json"
+    report.unlink(missing_ok=True)
+    write_order(folder, order)
+
+    def ready() -> bool:
+        return report.exists() and '"state":"ready"' in report.read_text().split("replicas")[0]
+
+    with _process([sys.executable, "-m", "gridmill.serving", str(folder)], dict(os.environ), ready):
+        yield
+
+
+@contextmanager
+def _process(command: list[str], env: dict[str, str], ready: Callable[[], bool]) -> Iterator[int]:
+    """A server on its core. Gives its process group."""
+    process = subprocess.Popen(
+        ("taskset", "--cpu-list", ",".join(map(str, SERVER_CORE)), *command),
+        cwd=REPOSITORY,
+        env=env,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not ready():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"a server did not start: {' '.join(command)}")
             time.sleep(0.05)
-            continue
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise RuntimeError("a server did not start")
+        yield process.pid
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 if __name__ == "__main__":

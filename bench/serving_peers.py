@@ -1,28 +1,65 @@
 """The servers beside ours: `python -m bench.serving_peers bare|fastapi PORT MODEL`.
 
 `bare` decodes the same payload on the same HTTP library and answers a constant: no server on this library can
-be quicker. `fastapi` validates by pydantic and predicts with the same loaded model.
+be quicker. `fastapi` validates by pydantic and predicts in an `async` route, with the model of Gridmill.
+
+Peers with an environment of their own find Gridmill and its libraries in the folders that PATHS names, after
+their own libraries.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import numpy as np
-import uvicorn
-
-from gridmill.jobs.features import Encoding
-from gridmill.jobs.model_files import load_model
+PATHS = "GRIDMILL_BENCH_PATHS"
+QUIET = {"access_log": False, "log_level": "error"}
 
 
-def _fields(encodings: tuple[Encoding, ...]) -> list[tuple[str, Any]]:
-    return [(one.column, (float if one.categories is None else str) | None) for one in encodings]
+def _fields(card: Any) -> list[tuple[str, Any]]:
+    return [(one.column, (float if one.categories is None else str) | None) for one in card.encodings]
 
 
-def bare(folder: Path) -> Any:
-    card = load_model(folder).card
-    row = msgspec.defstruct("Row", _fields(card.encodings))
+def predictor_of(folder: Path) -> Any:
+    from gridmill.jobs.model_files import load_model
+
+    return load_model(folder)
+
+
+def body_model(card: Any) -> Any:
+    from pydantic import create_model
+
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in _fields(card)}
+    row = create_model("Row", **fields)
+    return list[row] if card.sequence is None else list[list[row]]  # type: ignore[valid-type]
+
+
+def _inputs(card: Any, row: Any) -> list[float]:
+    """The numbers of a row: an object of pydantic or a dict."""
+    values: list[float] = []
+    for encoding in card.encodings:
+        value = row[encoding.column] if isinstance(row, dict) else getattr(row, encoding.column)
+        categories = encoding.categories
+        values += [value] if categories is None else [float(value == name) for name in categories]
+    return values
+
+
+def predictions(predictor: Any, rows: Any) -> list[dict[str, Any]]:
+    import numpy as np
+
+    card = predictor.card
+    if card.sequence is None:
+        matrix = np.array([_inputs(card, one) for one in rows], np.float64)
+    else:
+        matrix = np.array([[_inputs(card, one) for one in window] for window in rows], np.float64)
+    return [{"prediction": one} for one in predictor.predict(matrix).tolist()]
+
+
+def bare(port: int, folder: Path) -> None:
+    import msgspec
+
+    card = predictor_of(folder).card
+    row = msgspec.defstruct("Row", _fields(card))
     rows = list[row] if card.sequence is None else list[list[row]]  # type: ignore[valid-type]
     decoder = msgspec.json.Decoder(msgspec.defstruct("Body", [("rows", rows)]))
     encode = msgspec.json.Encoder().encode
@@ -34,54 +71,31 @@ def bare(folder: Path) -> Any:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    return app
+    _serve(app, port)
 
 
-def fastapi(folder: Path) -> Any:
+def fastapi(port: int, folder: Path) -> None:
     from fastapi import FastAPI
     from pydantic import create_model
 
-    predictor = load_model(folder)
-    card = predictor.card
-    fields: dict[str, Any] = {name: (kind, ...) for name, kind in _fields(card.encodings)}
-    row = create_model("Row", **fields)
-    rows = list[row] if card.sequence is None else list[list[row]]  # type: ignore[valid-type]
-    asked: Any = create_model("Body", rows=(rows, ...))
+    predictor = predictor_of(folder)
+    asked: Any = create_model("Body", rows=(body_model(predictor.card), ...))
     app = FastAPI()
-
-    def inputs(one: Any) -> list[float]:
-        values: list[float] = []
-        for encoding in card.encodings:
-            value = getattr(one, encoding.column)
-            categories = encoding.categories
-            values += [value] if categories is None else [float(value == name) for name in categories]
-        return values
 
     @app.post("/predict")
     async def predict(body: asked) -> dict[str, Any]:
-        if card.sequence is None:
-            matrix = np.array([inputs(one) for one in body.rows], np.float64)
-        else:
-            matrix = np.array([[inputs(one) for one in window] for window in body.rows], np.float64)
-        return {"predictions": [{"prediction": one} for one in predictor.predict(matrix).tolist()]}
+        return {"predictions": predictions(predictor, body.rows)}
 
-    return app
+    _serve(app, port)
 
 
-def main() -> None:
-    name, port, folder = sys.argv[1:]
-    app = {"bare": bare, "fastapi": fastapi}[name](Path(folder))
-    uvicorn.run(
-        app,
-        port=int(port),
-        http="httptools",
-        loop="auto",
-        access_log=False,
-        log_level="error",
-        lifespan="off",
-        server_header=False,
-    )
+def _serve(app: Any, port: int) -> None:
+    import uvicorn
 
+    uvicorn.run(app, port=port, http="httptools", loop="auto", lifespan="off", server_header=False, **QUIET)  # type: ignore[arg-type]
+
+
+sys.path += [one for one in os.environ.get(PATHS, "").split(os.pathsep) if one]
 
 if __name__ == "__main__":
-    main()
+    {"bare": bare, "fastapi": fastapi}[sys.argv[1]](int(sys.argv[2]), Path(sys.argv[3]))

@@ -7,6 +7,8 @@ from collections import Counter
 
 from gridmill.serving.load_client import Connection, is_answered
 
+STEP_MS = 0.1
+
 
 class PacedLoad:
     """Sends `body` to `POST /predict` of a port on this machine, `rate` times a second. A request that is due
@@ -26,7 +28,7 @@ class PacedLoad:
             self._selector.register(one.stream, selectors.EVENT_READ, one)
         self.answered = 0
         self.latencies: Counter[int] = Counter()
-        """The answers by latency in whole milliseconds."""
+        """The answers by latency in units of STEP_MS."""
 
     def run(self, seconds: float) -> None:
         """Send requests for this time, and wait for their answers. Raises UnavailableError for an answer that
@@ -46,19 +48,19 @@ class PacedLoad:
             )
             for key, _ in self._selector.select(pause):
                 if is_answered(key.data):
-                    self.latencies[int((time.perf_counter() - key.data.sent_at) * 1000)] += 1
+                    self.latencies[int((time.perf_counter() - key.data.sent_at) * 1000 / STEP_MS)] += 1
                     self.answered += 1
                     self._free.append(key.data)
         self.answered = 0
 
-    def quantile(self, share: float) -> int:
-        """The latency in milliseconds below which this share of the answers is."""
+    def quantile(self, share: float) -> float:
+        """The latency in milliseconds below which this share of the answers is, rounded up to STEP_MS."""
         left = share * self.latencies.total()
         for latency, count in sorted(self.latencies.items()):
             left -= count
             if left <= 0:
-                return latency + 1
-        return 0
+                return (latency + 1) * STEP_MS
+        return 0.0
 
     def close(self) -> None:
         """Close the connections."""
