@@ -234,6 +234,7 @@ def _version_facts(view: VersionView) -> Facts:
         ("table version", output.table_version),
         ("code", f"bundle {view.bundle[:12]}" if view.bundle else _built_in(one)),
         ("packages", ", ".join(f"{name} {is_}" for name, is_ in _mapping(one, "packages").items())),
+        ("locked packages", ", ".join(output.details.get("locked") or ())),
         ("why", str(output.details.get("why") or "")),
     ]
 

@@ -44,7 +44,7 @@ from gridmill.domain.service import Service, ServiceState, ServiceView
 from gridmill.domain.service_features import ViewReport
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
 from gridmill.domain.service_size import ServicePlan, ServiceSize, show_latency
-from gridmill.domain.serving import ReplicaReport, ServiceReport
+from gridmill.domain.serving import ReplicaReport, ServiceReport, loaded_versions
 from gridmill.errors import InputError, UnavailableError
 from gridmill.sdk.client import Client
 
@@ -349,6 +349,9 @@ def _print(view: ServiceView, *, as_json: bool) -> None:
     print(f"{what} at {view.url}" if view.url else what)
     if view.rental and view.state not in _ENDED:
         print(f"  {view.rental}")
+    for one in loaded_versions(service.report):
+        for text in one.differences:
+            print(f"  warning: {one.label}: {text}")
 
 
 def _check(view: ServiceView, *, waited: bool) -> None:
@@ -418,6 +421,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
     return [
         ("url", view.url),
         ("version", service.version),
+        *_loaded(report if view.since is not None else None),
         ("follows", service.follows),
         ("canary", f"{service.canary} gets {service.canary_percent:g} %" if service.canary else ""),
         ("version before", service.previous),
@@ -439,6 +443,14 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("last failure", report.last_failure if report else ""),
         ("why", view.message),
     ]
+
+
+def _loaded(report: ServiceReport | None) -> Iterator[tuple[str, str]]:
+    """Yield the facts about the versions that the replicas have loaded: whether they reproduced golden rows,
+    and the packages that differ."""
+    for one in loaded_versions(report):
+        yield "golden rows", f"{one.label} is {one.verification}"
+        yield from (("warning", f"{one.label}: {text}") for text in one.differences)
 
 
 def _view_row(one: ViewReport) -> tuple[object, ...]:

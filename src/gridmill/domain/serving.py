@@ -206,10 +206,12 @@ class Verification(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedVersion:
-    """A version that a replica has loaded."""
+    """A version that a replica has loaded. `differences` are texts about packages that compute its
+    predictions in another version than the one with which it was made."""
 
     label: str
     verification: Verification = Verification.NOT_VERIFIED
+    differences: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,3 +269,9 @@ class ServiceReport:
     scaled_at: float | None = None
     scale_reason: str = ""
     drift: tuple[VersionDrift, ...] = ()
+
+
+def loaded_versions(report: ServiceReport | None) -> tuple[LoadedVersion, ...]:
+    """Return the different versions that the replicas have loaded."""
+    replicas = report.replicas if report is not None else ()
+    return tuple(dict.fromkeys(version for replica in replicas for version in replica.versions))

@@ -108,7 +108,8 @@ class ModelCard:
     over the training rows. `spread` is the standard deviation of the label over the training rows.
 
     If the model has no graph, `predict` names the code (`code/FILE:FUNCTION`) or the pickled file in the
-    folder of the model that predicts, and `environment` is the text of the requirements of that code. With
+    folder of the model that predicts, `environment` is the text of the requirements of that code, and
+    `locked` are the exact versions (`name==version`) of all packages that were installed for it. With
     `threshold`, the second of two classes is predicted if its probability is at least the threshold. For
     each quantile in `quantiles`, `offsets` contains the values that are added to the prediction of each
     label.
@@ -152,6 +153,7 @@ class ModelCard:
     vote: bool = False
     predict: str = ""
     environment: str = ""
+    locked: tuple[str, ...] = ()
     output: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     format: int = FORMAT

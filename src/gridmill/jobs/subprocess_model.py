@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field
 from functools import cached_property
@@ -34,6 +35,21 @@ class ModelProcess:
     owner: int = field(default_factory=os.getpid)
     """The id of the process that started the process of the model. Forks of the owner must not use the
     process of the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodePackages:
+    """The packages of the process of a model's code, by name, with their versions. `loaded` are Python and
+    the packages whose modules the process has imported. `installed` are all packages of its environment."""
+
+    loaded: Mapping[str, str]
+    installed: Mapping[str, str]
+
+
+def read_packages(line: str) -> CodePackages:
+    """Return the packages from the answer of the process."""
+    answer = json.loads(line)
+    return CodePackages(loaded=answer["loaded"], installed=answer["installed"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,20 +111,16 @@ class CodePredictor:
     def __del__(self) -> None:
         self.close()
 
+    def packages(self) -> CodePackages:
+        """Return the packages of the process. Raises JobError if the process has ended."""
+        return read_packages(self._ask([]))
+
     def predict(self, inputs: Floats) -> Floats:
         """See Predictor. Raises JobError if the code fails, DataError for a result of a wrong shape."""
         helper = self._helper
         source, result = (Path(helper.scratch.name) / name for name in ("inputs.npy", "outputs.npy"))
         np.save(source, inputs)
-        try:
-            assert helper.process.stdin is not None
-            helper.process.stdin.write(json.dumps([str(source), str(result)]) + "\n")
-            helper.process.stdin.flush()
-            answered = helper.replies.readline()
-        except BrokenPipeError:
-            answered = ""
-        if not answered:
-            raise self._ended(helper)
+        self._ask([str(source), str(result)])
         found = np.load(result)
         if found.ndim == 0 or len(found) != len(inputs):
             answers = len(found) if found.ndim else 1
@@ -121,6 +133,19 @@ class CodePredictor:
             f"the process that runs {self.card.predict!r} ended with exit code {code}",
             hint="The job's log has its output.",
         )
+
+    def _ask(self, question: list[str]) -> str:
+        helper = self._helper
+        try:
+            assert helper.process.stdin is not None
+            helper.process.stdin.write(json.dumps(question) + "\n")
+            helper.process.stdin.flush()
+            answered = helper.replies.readline()
+        except BrokenPipeError:
+            answered = ""
+        if not answered:
+            raise self._ended(helper)
+        return answered
 
 
 def _own_folder(model: Path, own: Path) -> Path:

@@ -385,12 +385,13 @@ def requirements_of(entry: Input, text: str, order: AttemptOrder, work: Path) ->
     of the model's code, because they may refer to other files there."""
     output = entry.artifact.output
     name, bundle = output.details.get("requirements"), output.details.get("bundle")
+    locked = tuple(output.details.get("locked") or ())
     kept = below(order.root, output.uri) / CODE / str(name)
     if name and kept.is_file():
-        return Requirements(file=kept, text=text, bundle=str(bundle or ""))
+        return Requirements(file=kept, text=text, bundle=str(bundle or ""), locked=locked)
     file = work / f"requirements-{entry.name.replace('/', '.')}.txt"
     file.write_text(text)
-    return Requirements(file=file, text=text, bundle="")
+    return Requirements(file=file, text=text, bundle="", locked=locked)
 
 
 def _python(home: Path, requirements: Requirements) -> str:

@@ -19,6 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -125,11 +126,13 @@ _NOISE = ("[notice]", "Looking in links", "Looking in indexes", "is ignored: eit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """A requirements file, its text, and the bundle that contains it."""
+    """A requirements file, its text, and the bundle that contains it. `locked` are exact versions of packages
+    (`name==version`) that the environment must have if it has these packages."""
 
     file: Path
     text: str
     bundle: str
+    locked: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -143,6 +146,17 @@ class Requirements:
             made_of.append(self.bundle)
         return hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:32]
 
+    @property
+    def locked_key(self) -> str:
+        """Returns the name of an environment that has the versions in `locked`."""
+        return hashlib.sha256("\n".join((self.key, *self.locked)).encode()).hexdigest()[:32]
+
+    @property
+    def constraints(self) -> str:
+        """Returns the text of the constraints for pip. Requirements with hashes name exact versions
+        themselves, and pip accepts no constraints without hashes beside them."""
+        return "" if "--hash" in self.text else "".join(f"{one}\n" for one in self.locked)
+
 
 _REFERS_TO_FILES = re.compile(
     r"^\s*(-[rce]\b|--(requirement|constraint|editable)\b|[./]|\S+/|.*@\s*file:)", re.M
@@ -151,13 +165,16 @@ _REFERS_TO_FILES = re.compile(
 
 def ready_environment(home: Path, requirements: Requirements) -> Path:
     """Returns the folder of the Python environment. The first call builds the environment, and other callers
-    wait until it is complete.
+    wait until it is complete. With locked versions, an environment of the same requirements is used only if
+    it has these versions.
 
     If an environment is incomplete (the mark file inside it is missing), it is built again. Raises
     InputError with the last lines that pip printed, InstallError if the package index did not answer or the
     installer was killed, and StorageError if the disk is full.
     """
     folder = home / "cache" / "environments" / requirements.key
+    if requirements.constraints and not _has_locked(folder, requirements.locked):
+        folder = folder.with_name(requirements.locked_key)
     mark = folder / _READY
     if not mark.exists():
         _show("waiting for another job that builds this environment")
@@ -169,6 +186,14 @@ def ready_environment(home: Path, requirements: Requirements) -> Path:
     return folder
 
 
+def _has_locked(folder: Path, locked: tuple[str, ...]) -> bool:
+    """Returns whether the environment is complete and has exactly the locked versions."""
+    if not (folder / _READY).exists():
+        return False
+    places = [str(place) for place in folder.glob("lib/python*/site-packages")]
+    return set(locked) <= {f"{one.name.lower()}=={one.version}" for one in distributions(path=places)}
+
+
 def _build(folder: Path, requirements: Requirements) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     _log_line(f"{BEGUN} {folder.name[:12]} (once; other jobs reuse it)\n")
@@ -176,6 +201,10 @@ def _build(folder: Path, requirements: Requirements) -> None:
     pip = _make_empty(folder)
     log = folder / "pip.log"
     install = [*pip, "install", "--no-input", "--log", str(log), "-r", str(requirements.file)]
+    if requirements.constraints:
+        constraints = folder / "gridmill-constraints.txt"
+        constraints.write_text(requirements.constraints, "utf-8")
+        install += ["-c", str(constraints)]
     progress, over = PipProgress(), threading.Event()
     threading.Thread(target=_show_unpacking, args=(folder, progress, over), daemon=True).start()
     try:

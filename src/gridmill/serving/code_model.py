@@ -23,7 +23,7 @@ from gridmill.domain.serving import BUILDER_VARIABLE
 from gridmill.errors import DataError, InputError, JobError
 from gridmill.jobs.features import Floats
 from gridmill.jobs.model_files import ModelCard, shaped
-from gridmill.jobs.subprocess_model import RUNNER
+from gridmill.jobs.subprocess_model import RUNNER, CodePackages, read_packages
 
 _LOG = logging.getLogger(__name__)
 GROWTH_FACTOR, GROWTH_BYTES = 2, 512 * MIB
@@ -80,19 +80,19 @@ class _CodeProcess:
             self._is_loaded = self._reply(seconds) is not None
         return self._is_loaded
 
+    def packages(self) -> CodePackages:
+        """Return the packages of the process. Raises JobError if the process does not answer."""
+        reply = self._ask([], _LOAD_SECONDS)
+        if reply is None:
+            raise JobError(f"the code of the model did not answer within {_LOAD_SECONDS:g} s")
+        return read_packages(reply)
+
     def predict(self, inputs: Floats, seconds: float) -> Floats | None:
         """Return what the code returns, or None if it does not answer within `seconds`. Raises JobError if
         the code fails."""
         with open(self._inputs, "wb") as file:
             np.save(file, inputs)
-        line = json.dumps([self._inputs, self._outputs]) + "\n"
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(line.encode())
-            self._process.stdin.flush()
-        except BrokenPipeError as error:
-            raise self._ended() from error
-        reply = self._reply(seconds)
+        reply = self._ask([self._inputs, self._outputs], seconds)
         if reply is None:
             return None
         word, _, what = reply.partition(" ")
@@ -101,6 +101,16 @@ class _CodeProcess:
         with open(self._outputs, "rb") as file:
             found: Floats = np.load(file)
         return found
+
+    def _ask(self, question: list[str], seconds: float) -> str | None:
+        line = json.dumps(question) + "\n"
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode())
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise self._ended() from error
+        return self._reply(seconds)
 
     def _reply(self, seconds: float) -> str | None:
         deadline = time.monotonic() + seconds
@@ -186,6 +196,10 @@ class CodeModel:
             raise DataError(f"{self._card.predict} returned {answers} predictions for {len(inputs)} rows")
         return shaped(found, self._card)
 
+    def packages(self) -> CodePackages:
+        """Return the packages of the process that computes. Raises JobError if the process fails."""
+        return self._ready().packages()
+
     def close(self) -> None:
         """End the processes."""
         for one in (self._current, self._successor):
@@ -248,7 +262,8 @@ def python_of(folder: Path, card: ModelCard) -> str:
     if not builder:
         raise InputError("the model needs its own Python environment, which only a pod can build")
     command = [sys.executable, "-P", "-m", builder, str(folder)]
-    done = subprocess.run(command, input=card.environment, stdout=subprocess.PIPE, text=True, check=False)
+    wanted = {"requirements": card.environment, "locked": card.locked}
+    done = subprocess.run(command, input=json.dumps(wanted), stdout=subprocess.PIPE, text=True, check=False)
     try:
         answer = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):

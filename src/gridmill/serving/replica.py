@@ -119,7 +119,12 @@ class Replica:
         now = time.monotonic()
         busy = max(one.batcher.busy_seconds(now) for one in self._hosted)
         versions = [
-            {"label": one.model.label, "verification": one.model.verification} for one in self._hosted
+            {
+                "label": one.model.label,
+                "verification": one.model.verification,
+                "differences": one.model.differences,
+            }
+            for one in self._hosted
         ]
         load = self._metrics.load()
         self._beat({"ready": True, "busy_seconds": busy, "versions": versions, "load": load})

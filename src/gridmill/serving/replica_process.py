@@ -124,7 +124,11 @@ class ReplicaProcess:
             load = beat["load"]
             self.load = ReplicaLoad(**{**load, "durations": tuple(load["durations"])})
         self._versions = tuple(
-            LoadedVersion(label=one["label"], verification=Verification(one["verification"]))
+            LoadedVersion(
+                label=one["label"],
+                verification=Verification(one["verification"]),
+                differences=tuple(one["differences"]),
+            )
             for one in beat["versions"]
         )
         if self.state == ReplicaState.STARTING:

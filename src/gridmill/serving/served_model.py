@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from gridmill.codec import encode
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.serving import ServedVersion, Verification
 from gridmill.domain.training import Objective
-from gridmill.errors import DataError
+from gridmill.errors import DataError, GridmillError
 from gridmill.jobs.classes import probability_columns
 from gridmill.jobs.features import Floats, is_number
 from gridmill.jobs.features import encode as encode_columns
@@ -22,6 +22,7 @@ from gridmill.jobs.golden_rows import GoldenRows, check_golden, load_golden
 from gridmill.jobs.intervals import quantile_columns, quantiles_of
 from gridmill.jobs.metrics import decide
 from gridmill.jobs.model_files import ModelCard, Predictor, check_probabilities, load_card, load_model
+from gridmill.jobs.packages import COMPUTING, package_differences, recorded_packages
 from gridmill.jobs.subprocess_model import check_trust
 from gridmill.serving.code_model import CodeModel, python_of
 from gridmill.serving.fields import RowReader
@@ -41,7 +42,8 @@ TIMEOUT_SECONDS = 10.0
 class ServedModel:
     """A version of a model that a replica has loaded. `version` is the text that names the version in paths
     of the Open Inference Protocol. `features` computes the contextual features of requests by key; it is None
-    if requests send all features."""
+    if requests send all features. `differences` are texts about packages that compute its predictions in
+    another version than the one with which it was made."""
 
     label: str
     version: str
@@ -50,6 +52,7 @@ class ServedModel:
     predictor: Predictor
     golden: GoldenRows | None = None
     features: "OnlineFeatures | None" = None
+    differences: tuple[str, ...] = ()
 
     @property
     def verification(self) -> Verification:
@@ -152,8 +155,22 @@ def load_version(
         golden=load_golden(folder),
         features=_open_features(version),
     )
-    _verify(model)
-    return model
+    try:
+        _verify(model)
+        return replace(model, differences=_differences(model.predictor))
+    except GridmillError:
+        model.close()
+        raise
+
+
+def _differences(predictor: Predictor) -> tuple[str, ...]:
+    recorded = predictor.card.versions
+    if not isinstance(predictor, CodeModel):
+        return package_differences(recorded, recorded_packages(), COMPUTING)
+    found = predictor.packages()
+    # Gridmill does not compute in the process of the code
+    names = [name for name in recorded if name != "gridmill"]
+    return package_differences(recorded, {**found.installed, **found.loaded}, names)
 
 
 def _load_code(folder: Path, card: ModelCard, threads: int, timeout_seconds: float) -> CodeModel:

@@ -1,12 +1,18 @@
 """The number of replicas as a user writes it, and the size of a service as a user reads it."""
 
-import pytest
+from dataclasses import replace
+from io import StringIO
 
-from gridmill.cli.services import plan_lines, read_replicas
+import pytest
+from rich.console import Console
+
+from gridmill.cli.services import describe_service, plan_lines, read_replicas
 from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.service import ServiceState, ServiceView
 from gridmill.domain.service_size import ServicePlan, size_for_rate
+from gridmill.domain.serving import LoadedVersion, ReplicaReport, ReplicaState, Verification
 from gridmill.errors import InputError
-from gridmill.testing.store_samples import a_calibration
+from gridmill.testing.store_samples import a_calibration, a_service
 
 
 @pytest.mark.parametrize(
@@ -38,3 +44,25 @@ def test_the_lines_of_a_plan_have_the_size_the_latency_the_reasons_and_the_savin
     )
     assert lines[-2:] == ["  measured on CPU, 4 CPUs", "saves 1 CPU"]
     assert list(plan_lines(ServicePlan(version="w/m@1", machine="x", run_id="r-1"))) == []
+
+
+def test_a_service_shows_whether_golden_rows_were_reproduced_and_which_packages_differ():
+    text = "onnxruntime 1.17.0 made the version, 1.19.2 computes it"
+    loaded = (
+        LoadedVersion(label="w/m@3", verification=Verification.VERIFIED, differences=(text,)),
+        LoadedVersion(label="w/m@4"),
+    )
+    replicas = tuple(
+        ReplicaReport(number=number, state=ReplicaState.READY, generation=1, versions=loaded)
+        for number in range(2)
+    )
+    service = a_service()
+    assert service.report is not None
+    service = replace(service, report=replace(service.report, replicas=replicas))
+    view = ServiceView(service=service, state=ServiceState.RUNNING, since=1.0)
+    out = StringIO()
+    Console(width=200, file=out).print(*describe_service(view))
+    shown = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert shown.count("golden rows w/m@3 is verified") == 1
+    assert shown.count("golden rows w/m@4 is not verified") == 1
+    assert shown.count(f"warning w/m@3: {text}") == 1

@@ -4,7 +4,8 @@ and numpy.
 `custom_runner.py fit FILE:FUNCTION` calls the function once with the data of the training. `custom_runner.py
 predict DESCRIPTOR FOLDER FILE:FUNCTION` (or FILE, a pickled model) reads lines [INPUTS, OUTPUTS], which are
 paths of npy files in JSON. `custom_runner.py predict` answers each line with a line on the file descriptor
-DESCRIPTOR. The first line on this descriptor reports that the code is loaded. `custom_runner.py serve` is
+DESCRIPTOR. The first line on this descriptor reports that the code is loaded. An empty list is answered
+with the packages of the process, in JSON. `custom_runner.py serve` is
 the same for a service whose process has the id PARENT, the last argument: an exception of the code is
 answered by a line, and the runner goes on; the runner ends when the process PARENT ends.
 """
@@ -15,10 +16,12 @@ import importlib.util
 import json
 import os
 import pickle
+import platform
 import signal
 import sys
 import traceback
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -112,10 +115,14 @@ def predict(descriptor: str, folder: str, target: str) -> None:
         replies.write("loaded\n")
         replies.flush()
         for line in sys.stdin:
-            source, result = json.loads(line)
-            answers = np.asarray(answer(Path(folder), np.load(source)))
-            np.save(result, answers.astype(float), allow_pickle=False)
-            replies.write("done\n")
+            question, reply = json.loads(line), "done"
+            if question:
+                source, result = question
+                answers = np.asarray(answer(Path(folder), np.load(source)))
+                np.save(result, answers.astype(float), allow_pickle=False)
+            else:
+                reply = packages()
+            replies.write(reply + "\n")
             replies.flush()
 
 
@@ -129,9 +136,13 @@ def serve(descriptor: str, folder: str, target: str, parent: str) -> None:
         replies.write("loaded\n")
         replies.flush()
         for line in sys.stdin:
-            source, result = json.loads(line)
-            reply = "done"
+            question, reply = json.loads(line), "done"
             try:
+                if not question:
+                    replies.write(packages() + "\n")
+                    replies.flush()
+                    continue
+                source, result = question
                 answers = np.asarray(answer(Path(folder), np.load(source)))
                 with open(result, "wb") as file:
                     np.save(file, answers.astype(float), allow_pickle=False)
@@ -140,6 +151,25 @@ def serve(descriptor: str, folder: str, target: str, parent: str) -> None:
                 reply = f"failed {type(error).__name__}"
             replies.write(reply + "\n")
             replies.flush()
+
+
+def packages() -> str:
+    """Return the versions of the packages of this process as JSON: of those whose modules are imported, and
+    of all that are installed in its environment."""
+    names = metadata.packages_distributions()
+    imported = {module.partition(".")[0] for module in sys.modules} - {"__main__"}
+    loaded = {
+        distribution.lower(): metadata.version(distribution)
+        for module in sorted(imported & names.keys())
+        for distribution in sorted(filter(None, set(names[module])))
+    }
+    own = [folder for folder in sys.path if folder.startswith(sys.prefix + os.sep)]
+    installed: dict[str, str] = {}
+    for one in metadata.distributions(path=own):
+        if name := one.metadata["Name"]:
+            installed.setdefault(name.lower(), one.version)
+    found = {"loaded": {"python": platform.python_version(), **loaded}, "installed": installed}
+    return json.dumps(found, sort_keys=True)
 
 
 def end_with(parent: int) -> None:

@@ -4,7 +4,6 @@ once, and the version stores rows with their predictions."""
 import csv
 import json
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from gridmill.jobs.model_files import (
     load_model,
     save_model,
 )
+from gridmill.jobs.packages import recorded_packages
 from gridmill.jobs.signatures import model_signature
 from gridmill.jobs.training.file_signature import FileSignature, find_signature
 from gridmill.jobs.training.onnx_file import OnnxFile, read_onnx
@@ -92,7 +92,7 @@ def _card(
         threshold=signature.threshold if spec.threshold is None else spec.threshold,
         spread=_spread(predicted, signature) if has_scale and predicted is not None else (),
         options={**spec.options, "imported": file.name},
-        versions={name: version(name) for name in ("gridmill", "numpy", "onnx", "onnxruntime")},
+        versions=recorded_packages(),
     )
 
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +36,7 @@ from gridmill.jobs.model_files import (
     save_model,
 )
 from gridmill.jobs.out_of_fold import OutOfFoldModel, save_held_out
+from gridmill.jobs.packages import recorded_packages
 from gridmill.jobs.signatures import dataset_signature, model_signature
 from gridmill.jobs.subprocess_model import CodePredictor
 from gridmill.jobs.training.check_files import check_alike, check_stored, sample_rows
@@ -223,7 +223,7 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "MlflowRun | None" 
     metrics |= measure_intervals(card, fit, answers)
     held_out, measured = _held_out(folds, frame, spec, context, card.threshold) if folds else (None, {})
     metrics |= measured
-    card = replace(card, metrics=metrics)
+    card = _with_packages(replace(card, metrics=metrics), predictor)
     card, measured_on = identify(card, frame, fit, spec, context)
     save_card(context.output, card)
     _save_golden(predictor, frame, spec, context)
@@ -257,7 +257,7 @@ def _result(
         "predicts": model_signature(card).text,
     }
     if card.environment:
-        about |= {"requirements": spec.environment, "bundle": context.order.bundle}
+        about |= {"requirements": spec.environment, "bundle": context.order.bundle, "locked": card.locked}
     output = Output(
         kind=ArtifactKind.MODEL,
         uri=context.order.output_uri,
@@ -287,6 +287,19 @@ def _stored(card: ModelCard, context: JobContext) -> Predictor:
     if card.predict:
         return CodePredictor(card=card, folder=context.output, python=context.python())
     return load_model(context.output, context.threads)
+
+
+def _with_packages(card: ModelCard, predictor: Predictor) -> ModelCard:
+    """Return the card with the packages of the code that predicts, if the model has code of its own."""
+    if not isinstance(predictor, CodePredictor):
+        return card
+    found = predictor.packages()
+    locked = tuple(f"{name}=={number}" for name, number in sorted(found.installed.items()))
+    return replace(
+        card,
+        versions={"gridmill": card.versions["gridmill"], **found.loaded},
+        locked=locked if card.environment else (),
+    )
 
 
 def _described(fitted: FittedModel, card: ModelCard) -> bytes | None:
@@ -428,7 +441,7 @@ def _card(
         entity=frame.subject.entity,
         time=frame.subject.time,
         rows=len(frame.rows["train"]),
-        versions={name: version(name) for name in ("gridmill", "numpy", "onnx", *fitted.libraries)},
+        versions=recorded_packages(fitted.libraries),
     )
 
 
