@@ -21,6 +21,7 @@ from gridmill.control.ticks.rent import rent, show_heartbeat
 from gridmill.control.ticks.schedules import keep_schedules
 from gridmill.control.ticks.service_routes import keep_routes
 from gridmill.control.ticks.services import keep_services
+from gridmill.control.ticks.successors import keep_successors
 from gridmill.control.ticks.tear_down import discard, reap, reap_now
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
@@ -99,6 +100,7 @@ class ControlNode:
                     keep_backfills(control),
                     reconsider_sites(control.job_moves),
                 )
+                until_due = min(until_due, keep_successors(control.endings, control.sites, now))
                 keep_routes(control.endings, control.sites, now)
                 check_budgets(starting, control.rentals)
                 wanted = dispatch(control)

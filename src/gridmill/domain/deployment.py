@@ -15,7 +15,8 @@ class Pod:
     """A pod of a deployment; each pod is one worker. `acknowledged` is the number of the last journal entry
     of the pod that is committed to the store. If the site limits the time of the pod, `began` and `ends` are
     the Unix times of the start and the end of that time. `address` is the host name or address by which
-    other hosts of the site reach the pod, if the pod has reported it."""
+    other hosts of the site reach the pod, if the pod has reported it. `notice` is the provider's notice that
+    it will end the spot machine of the pod; empty if there is none."""
 
     id: str
     node: str
@@ -26,6 +27,7 @@ class Pod:
     began: float | None = None
     ends: float | None = None
     address: str = ""
+    notice: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

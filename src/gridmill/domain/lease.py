@@ -151,7 +151,8 @@ class RentalTerms:
     the limits allow.
     `accept_no_self_end` permits machines that cannot end themselves. `image` is an image of the provider
     (empty: the provider's image for the type). `disk_bytes` is the size of the machine's disk (None:
-    DISK_BYTES). `budget_micros` is the highest cost of all rentals of the resource in one month.
+    DISK_BYTES). `budget_micros` is the highest cost of all rentals of the resource in one month. With
+    `serves`, the resource is for services, which continue after the notice of a spot machine until it ends.
     """
 
     instance_type: str = ""
@@ -168,6 +169,7 @@ class RentalTerms:
     accept_no_self_end: bool = False
     image: str = ""
     disk_bytes: int | None = None
+    serves: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

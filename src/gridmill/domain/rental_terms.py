@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from gridmill.domain.amounts import GIB, parse_bytes, parse_seconds
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import JobKind
 from gridmill.domain.lease import HOUR_SECONDS, MICROS, RentalTerms
 from gridmill.domain.naming import suggestion
 from gridmill.domain.resource import Resource
@@ -86,6 +87,7 @@ def rental_terms(resource: Resource, site: Site) -> RentalTerms:
         accept_no_self_end=_parsed(settings, "accept_no_self_end", _truth, False),
         image=_parsed(settings, "image", _word, ""),
         disk_bytes=_parsed(settings, "disk", _size, None),
+        serves=resource.type is JobKind.SERVICE,
     )
     if terms.keep_on_failure_seconds > terms.max_seconds:
         raise settings["keep_on_failure"].wrong(

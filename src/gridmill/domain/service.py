@@ -18,6 +18,7 @@ from gridmill.domain.service_keys import ServiceKey, key_lines
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, with_settings
 from gridmill.domain.service_size import ServiceSize, memory_for
 from gridmill.domain.service_spec import DRAIN_SECONDS, ServiceSpec
+from gridmill.domain.service_succession import NO_SUCCESSION, Succession
 from gridmill.domain.serving import (
     NO_UPSTREAM,
     ReplicaState,
@@ -34,6 +35,8 @@ from gridmill.errors import InputError
 
 JOB = "serve"
 """The name of the job in the run of a service that runs its replicas."""
+SECOND_JOB = "serve-2"
+"""The name of the job that takes turns with JOB when the replicas move to another machine."""
 ROUTE = "route"
 """The name of the job in the run of a service that runs its router, if its replicas run at another site."""
 CALIBRATION_NAME = "service-calibration"
@@ -113,7 +116,8 @@ class Service:
 
     `report` is the last report of the process of the service, which belongs to the attempt `reported_by`.
     `route` is the router if the replicas run at another site; None if they run at the site `local` and accept
-    connections at the address of the service themselves. Times are Unix times in seconds.
+    connections at the address of the service themselves. `serving_job` is the job of the run whose replicas
+    get the requests. `succession` is the change to another rented machine. Times are Unix times in seconds.
     """
 
     name: str
@@ -148,6 +152,8 @@ class Service:
     scaling: Scaling | None = None
     size: ServiceSize | None = None
     route: ServiceRoute | None = None
+    serving_job: str = JOB
+    succession: Succession = NO_SUCCESSION
     features: Mapping[str, FeatureDefinition] = field(default_factory=dict)
 
     @property

@@ -39,13 +39,14 @@ class PodReport:
     """The status of a pod and the other facts that the site reports about it.
 
     `began` and `ends` are the Unix times in seconds at which the site started the pod and will stop it, if
-    the site has such times. All fields other than the status and these times are set only for a pod whose
-    status is GONE. `cause` is the reason why the pod's attempts ended, and `use` is the resource use that
-    the site measured. `hopeless` is true if another pod of the same kind would fail in the same way. `unfit`
-    is true if the node of the pod lacks a property that the node had reported, such as free memory; the pod
-    may start on another node. `left` is true if the node of the pod has left the site, so that the end of
-    the pod shows no fault of the pod itself. `taken` is true if the provider or its user has ended the rented
-    machine of the pod; the attempts on it are then not counted.
+    the site has such times. `notice` is the provider's notice that it will end the spot machine of a pod that
+    continues until then. All other fields are set only for a pod whose status is GONE. `cause` is the reason
+    why the pod's attempts ended, and `use` is the resource use that the site measured. `hopeless` is true if
+    another pod of the same kind would fail in the same way. `unfit` is true if the node of the pod lacks a
+    property that the node had reported, such as free memory; the pod may start on another node. `left` is
+    true if the node of the pod has left the site, so that the end of the pod shows no fault of the pod
+    itself. `taken` is true if the provider or its user has ended the rented machine of the pod; the attempts
+    on it are then not counted.
     """
 
     status: PodStatus
@@ -58,6 +59,7 @@ class PodReport:
     unfit: bool = False
     left: bool = False
     taken: bool = False
+    notice: str = ""
 
 
 class PodListeners(Protocol):

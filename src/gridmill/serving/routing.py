@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import cast
 
 from gridmill.domain.amounts import KIB, MIB
+from gridmill.domain.service_spec import DRAIN_SECONDS
 from gridmill.errors import GridmillError, UnavailableError, explained
 from gridmill.ports.service_link import OpenedConnection, ServiceLink
 from gridmill.serving.errors import NotReadyError, RequestError
@@ -37,6 +38,9 @@ client stays open."""
 CLIENT_IDLE_SECONDS = 75.0
 """A client that has sent nothing for this time and waits for no answer is disconnected, as by a replica.
 Clients that have vanished would otherwise use up the connections of the router."""
+FORMER_SECONDS = DRAIN_SECONDS + 10.0
+"""After a change of the way to the replicas, the link before ends after this time, so that the old replicas
+can answer their last requests through it."""
 _RETRY_SECONDS = 2
 _PAUSE_SECONDS = (0.05, 1.0)
 _OPENED_AT_ONCE = 64
@@ -56,6 +60,9 @@ class Replicas:
 
     def __init__(self, link: ServiceLink) -> None:
         self._link = link
+        self._former: list[tuple[ServiceLink, float]] = []
+        self.changes = 0
+        """The number of times that the way to the replicas has changed."""
         self._reachable = asyncio.Event()
         self._reachable.set()
         self._retry: asyncio.Task[None] | None = None
@@ -64,9 +71,11 @@ class Replicas:
         """The reason why no replica can be reached now; empty if one can."""
 
     def change(self, link: ServiceLink) -> None:
-        """Open all further connections with another link."""
-        before, self._link = self._link, link
-        before.close()
+        """Open all further connections with another link. The requests that were sent through the link
+        before are still answered through it."""
+        self._former.append((self._link, time.monotonic() + FORMER_SECONDS))
+        self._link = link
+        self.changes += 1
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
@@ -115,10 +124,17 @@ class Replicas:
                 self._reachable.set()
                 return
 
+    def close_former(self, now: float) -> None:
+        """End the links before a change whose requests were answered."""
+        for one in [one for one in self._former if one[1] <= now]:
+            self._former.remove(one)
+            one[0].close()
+
     def close(self) -> None:
-        """End the link."""
+        """End the links."""
         if self._retry is not None:
             self._retry.cancel()
+        self.close_former(math.inf)
         self._link.close()
 
 
@@ -188,6 +204,7 @@ class Router:
         """Close the connections to replicas whose clients are idle, and the connections of clients that are
         idle for long."""
         now = time.monotonic()
+        self.replicas.close_former(now)
         for client in tuple(self.clients):
             client.release_if_idle(now)
             client.close_if_idle(now, CLIENT_IDLE_SECONDS)
@@ -215,6 +232,8 @@ class ClientConnection(asyncio.Protocol):
         self._answer = bytearray()
         """The bytes of an answer that the client has not received yet."""
         self._is_answered = self._is_repeated = False
+        self._of_change = 0
+        """The number of changes of the way to the replicas before the present connection was opened."""
         self._deadline = 0.0
         self._idle_since = time.monotonic()
         self.transport: asyncio.Transport
@@ -279,6 +298,7 @@ class ClientConnection(asyncio.Protocol):
         self._attach(opened)
 
     def _attach(self, opened: OpenedConnection) -> None:
+        self._of_change = self._router.replicas.changes
         replica = self._replica = _ReplicaEnd(self, opened.transport, AnswerFollower(self._requests.methods))
         opened.transport.set_protocol(replica)
         opened.transport.write(bytes(self._kept or b""))
@@ -317,7 +337,7 @@ class ClientConnection(asyncio.Protocol):
             self._answer.clear()
         self._is_answered, self._kept = True, None
         self.transport.write(data)
-        if self._router.waiting:
+        if self._router.waiting or self._of_change != self._router.replicas.changes:
             self.release_if_idle(math.inf)
 
     def replica_ended(self, replica: "_ReplicaEnd") -> None:

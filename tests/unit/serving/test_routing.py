@@ -13,6 +13,7 @@ from gridmill.errors import UnavailableError
 from gridmill.ports.service_link import OpenedConnection
 from gridmill.serving.routing import (
     CLIENT_IDLE_SECONDS,
+    FORMER_SECONDS,
     KEPT_BYTES,
     WHOLE_BYTES,
     ClientConnection,
@@ -350,3 +351,36 @@ def test_many_clients_take_turns_on_few_connections_to_replicas() -> None:
     finished: list[int] = []
     run(test)
     assert 1 <= most <= 3  # a connection may end here before the replica notices it
+
+
+def test_after_a_change_of_the_link_answers_still_arrive_and_the_next_request_uses_the_new_link() -> None:
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await taken(reader)
+        begun.set()
+        await goes_on.wait()
+        writer.write(OK)
+
+    async def test() -> None:
+        async with routed(slow) as (port, old, router):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request(b"{}"))
+            await begun.wait()
+            back = await asyncio.start_server(always, "127.0.0.1", 0)
+            new = Link()
+            new.port = back.sockets[0].getsockname()[1]
+            router.replicas.change(new)
+            router.release_idle()
+            assert old.port, "the old link stays open for its last answers"
+            goes_on.set()
+            assert (await answer_of(reader))[0] == 200
+            writer.write(request(b"{}"))
+            assert (await answer_of(reader))[0] == 200
+            assert (old.opened, new.opened) == (1, 1)
+            router.replicas.close_former(time.monotonic() + FORMER_SECONDS)
+            assert not old.port
+            writer.close()
+            back.close()
+
+    run(test)

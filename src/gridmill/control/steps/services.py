@@ -25,7 +25,6 @@ from gridmill.domain.pod_protocol import (
 )
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.service import (
-    JOB,
     MOST_MESSAGE,
     ROUTE,
     Service,
@@ -37,10 +36,12 @@ from gridmill.domain.service import (
 from gridmill.domain.service_features import ViewOrders
 from gridmill.domain.service_log import request_log_uri
 from gridmill.domain.service_size import CALIBRATION, Calibration
+from gridmill.domain.service_succession import WarmUp
 from gridmill.domain.serving import ServiceOrder, ServiceReport
 from gridmill.domain.storage_uri import below
 from gridmill.errors import ConflictError, GridmillError, NotFoundError
 from gridmill.ports.storage import Storage
+from gridmill.scheduler.service_succession import is_in_effect
 
 ENVIRONMENT_SECONDS = 1800.0
 """The time in which a replica builds the Python environment of a version and becomes ready."""
@@ -117,10 +118,11 @@ def live_attempts(transaction: Transaction, service: Service) -> tuple[Attempt |
 def send_order(
     catalog: Catalog, storage: Storage, channels: Channels, transaction: Transaction, service: Service
 ) -> None:
-    """Send the order of a service, and the order of its router, to their pods after the commit. A pod that is
-    not connected gets the order after its next Hello."""
-    attempt = live_attempt(transaction, service)
-    if attempt is not None:
+    """Send the order of a service, also to its replicas on another machine, and the order of its router, to
+    their pods after the commit. A pod that is not connected gets the order after its next Hello."""
+    successor = service.succession.successor
+    jobs = (service.serving_job, *((successor.job,) if successor is not None else ()))
+    for attempt in filter(None, (live_attempt(transaction, service, job) for job in jobs)):
         order = order_for_process(catalog, storage, service)
         views = view_orders(catalog, storage, service, transaction.now)
         _send(channels, transaction, attempt, order, views)
@@ -164,13 +166,13 @@ def _send(
     transaction.then(partial(send_to_pod, channels, attempt.pod_id, update))
 
 
-def job_run_of(transaction: Transaction, service: Service, job: str = JOB) -> JobRun | None:
-    """Return a job of a service, if its run has not ended."""
-    return transaction.get(JobRun, f"{service.run_id}/{job}")
+def job_run_of(transaction: Transaction, service: Service, job: str = "") -> JobRun | None:
+    """Return a job of a service, by default that of its replicas, if its run has not ended."""
+    return transaction.get(JobRun, f"{service.run_id}/{job or service.serving_job}")
 
 
-def live_attempt(transaction: Transaction, service: Service, job: str = JOB) -> Attempt | None:
-    """Return the attempt in which a job of a service runs now."""
+def live_attempt(transaction: Transaction, service: Service, job: str = "") -> Attempt | None:
+    """Return the attempt in which a job of a service runs now, by default that of its replicas."""
     job_run = job_run_of(transaction, service, job)
     return transaction.get(Attempt, job_run.attempt_id or "") if job_run is not None else None
 
@@ -193,6 +195,10 @@ def note_report(transaction: Transaction, job_run: JobRun | None, event: PodEven
         route = replace(service.route, report=report, reported_by=event.attempt_id)
         transaction.put(replace(service, route=route, port=service.port or report.port))
         return
+    service = _with_warm_up(transaction, service, report, event.attempt_id)
+    if job_run.job.name != service.serving_job:
+        _note_other(transaction, service, job_run.job.name, report, event.attempt_id)
+        return
     for change, one in changes(service.report.drift if service.report is not None else (), report.drift):
         add_event(transaction, service, ServiceState.RUNNING, f"drift of {one.label} {change}: {one.text}")
     # the port of a service with a router is the port of the router
@@ -206,6 +212,36 @@ def note_report(transaction: Transaction, job_run: JobRun | None, event: PodEven
         add_event(transaction, noted, ServiceState.RUNNING, f"serves {service.version} at {where}")
     elif report.problem and report.problem != (service.report.problem if service.report else ""):
         add_event(transaction, noted, ServiceState.FAILING, report.problem)
+
+
+def _with_warm_up(
+    transaction: Transaction, service: Service, report: ServiceReport, attempt_id: str
+) -> Service:
+    """Return the service with the time until the replicas of an attempt were ready for the first time."""
+    known = service.succession.warm_up
+    is_measured = known is not None and known.attempt_id == attempt_id
+    attempt = transaction.get(Attempt, attempt_id)
+    if attempt is None or is_measured or not is_in_effect(report, service.generation):
+        return service
+    warm_up = WarmUp(attempt_id=attempt_id, seconds=transaction.now - attempt.placed)
+    return replace(service, succession=replace(service.succession, warm_up=warm_up))
+
+
+def _note_other(
+    transaction: Transaction, service: Service, job: str, report: ServiceReport, attempt_id: str
+) -> None:
+    """Record the report of replicas that get no requests yet. Replicas that were replaced are ignored."""
+    successor = service.succession.successor
+    if successor is not None and successor.job == job:
+        successor = replace(successor, report=report, reported_by=attempt_id)
+        transaction.put(replace(service, succession=replace(service.succession, successor=successor)))
+
+
+def replica_address(report: ServiceReport | None, reported_by: str, attempt: Attempt) -> str:
+    """Return the address that the process of a service has reported in this attempt, or an empty text."""
+    if report is None or reported_by != attempt.id or not report.port:
+        return ""
+    return f"{report.host}:{report.port}"
 
 
 def changed_version(service: Service, version: Artifact, follows: str, model: str, now: float) -> Service:
@@ -243,5 +279,11 @@ def add_event(transaction: Transaction, service: Service, state: ServiceState, m
     """Add an event about a service to its run."""
     body = {"what": "service", "id": service.name, "state": state.value, "message": message}
     transaction.events.append(
-        Event(time=transaction.now, type=SERVICE_EVENT, run_id=service.run_id, job=JOB, body=body)
+        Event(
+            time=transaction.now,
+            type=SERVICE_EVENT,
+            run_id=service.run_id,
+            job=service.serving_job,
+            body=body,
+        )
     )

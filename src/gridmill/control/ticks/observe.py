@@ -187,14 +187,15 @@ def _record_pods(
 
 
 def decide_pod(pod: Pod, report: PodReport) -> Pod:
-    """Decide the record of a pod that has not ended: the reason why it is not up yet, and the time when its
-    site will end it."""
+    """Decide the record of a pod that has not ended: the reason why it is not up yet, the time when its
+    site will end it, and the notice of the provider."""
     waits = pod.state == PodState.STARTING and report.status != PodStatus.RUNNING
     return replace(
         pod,
         message=report.message if waits else "",
         began=pod.began if report.began is None else report.began,
         ends=pod.ends if report.ends is None else report.ends,
+        notice=report.notice or pod.notice,
     )
 
 

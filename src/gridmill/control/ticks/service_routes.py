@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Endings
 from gridmill.control.steps.run_lifecycle import stop_run
-from gridmill.control.steps.services import live_attempt, send_route_order
+from gridmill.control.steps.services import live_attempt, replica_address, send_route_order
 from gridmill.domain.frozen import replace
-from gridmill.domain.run import Attempt
-from gridmill.domain.service import Service
+from gridmill.domain.service import ROUTE, Service
 from gridmill.domain.serving import Upstream
 from gridmill.domain.states import FINISHED_JOBS, RunState
 from gridmill.ports.site import ServingSite, SitePort
@@ -39,7 +38,8 @@ def _keep(
     attempt, port = live_attempt(transaction, service), sites.get(service.site)
     if attempt is None or not isinstance(port, ServingSite):
         return
-    upstream = port.upstream(attempt.pod_id, attempt.id, _address(service, attempt))
+    address = replica_address(service.report, service.reported_by, attempt)
+    upstream = port.upstream(attempt.pod_id, attempt.id, address)
     after = decide_route(service, upstream)
     if after is not service:
         transaction.put(after)
@@ -52,20 +52,13 @@ def _stop_rest(endings: Endings, transaction: Transaction, service: Service) -> 
     job_runs = tuple(snapshot.job_runs_of(service.run_id)) if run is not None else ()
     if run is None or run.state is not RunState.ACTIVE:
         return
-    if not any(one.state in FINISHED_JOBS for one in job_runs):
+    needed = (service.serving_job, ROUTE)
+    if not any(one.job.name in needed and one.state in FINISHED_JOBS for one in job_runs):
         return
     for one in job_runs:
         attempt = live_attempt(transaction, service, one.job.name)
         if one.state not in FINISHED_JOBS and not (attempt is not None and attempt.stop_requested):
             stop_run(endings.ledger, endings.channels, endings.candidates, transaction, run, one.job.name)
-
-
-def _address(service: Service, attempt: Attempt) -> str:
-    """Return the address that the process of the service has reported in this attempt, or an empty text."""
-    report = service.report
-    if report is None or service.reported_by != attempt.id or not report.port:
-        return ""
-    return f"{report.host}:{report.port}"
 
 
 def decide_route(service: Service, upstream: Upstream | None) -> Service:

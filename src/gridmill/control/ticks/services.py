@@ -2,7 +2,7 @@
 now, and a service whose run has ended is marked as ended."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 
@@ -39,6 +39,7 @@ from gridmill.domain.service import (
 )
 from gridmill.domain.service_canary import with_canary, without_canary
 from gridmill.domain.service_features import CHECK_SECONDS, FeatureDefinition
+from gridmill.domain.service_succession import Succession
 from gridmill.domain.states import JobState, RunState
 from gridmill.errors import GridmillError, NotFoundError, StorageError, UnavailableError, explained
 from gridmill.scheduler.outcomes import backoff_seconds
@@ -115,7 +116,14 @@ def _start_again(creation: RunCreation, transaction: Transaction, service: Servi
     except GridmillError as error:
         return decide_retry(service, explained(error), transaction.now)
     transaction.join(beginning)
-    again = replace(service, run_id=run.id, started=transaction.now, retry_at=None)
+    again = replace(
+        service,
+        run_id=run.id,
+        started=transaction.now,
+        retry_at=None,
+        serving_job=JOB,
+        succession=Succession(warm_up=service.succession.warm_up),
+    )
     add_event(transaction, again, ServiceState.STARTING, f"starts again with {service.version}")
     return again
 
@@ -134,16 +142,19 @@ def _ended(ledger: Ledger, services: list[Service]) -> Iterator[tuple[Service, E
         if service.run_id in ledger.snapshot.runs or service.retry_at is not None:
             continue
         run = ledger.read(Run, service.run_id)
-        state = run.state if run is not None else RunState.STOPPED
-        yield service, EndedRun(state=state, message=_message(ledger, service))
+        read = (ledger.read(JobRun, f"{service.run_id}/{name}") for name in (service.serving_job, ROUTE))
+        yield service, decide_ended_run(run, [one for one in read if one is not None])
 
 
-def _message(ledger: Ledger, service: Service) -> str:
-    """Return the message of the job that failed: of the replicas, or of their router."""
-    read = (ledger.read(JobRun, f"{service.run_id}/{name}") for name in (JOB, ROUTE))
-    jobs = [one for one in read if one is not None]
-    failed = next((one for one in jobs if one.state is JobState.FAILED), jobs[0] if jobs else None)
-    return failed.message if failed is not None else ""
+def decide_ended_run(run: Run | None, jobs: Sequence[JobRun]) -> EndedRun:
+    """Decide how the run of a service ended: as the job of its replicas or its router has ended. A successor
+    of the replicas that could not run does not matter."""
+    failed = next((one for one in jobs if one.state is JobState.FAILED), None)
+    state = run.state if run is not None else RunState.STOPPED
+    if state is RunState.FAILED and failed is None:
+        state = RunState.STOPPED
+    told = failed if failed is not None else next(iter(jobs), None)
+    return EndedRun(state=state, message=told.message if told is not None else "")
 
 
 def decide_end_of_service(service: Service, run: EndedRun, has_resource: bool, now: float) -> Service:

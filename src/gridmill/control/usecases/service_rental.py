@@ -2,15 +2,18 @@
 `gridmill show service` print them."""
 
 from collections.abc import Iterable
+from math import ceil
 
 from gridmill.control.usecases.rental_preview import away_text
-from gridmill.domain.amounts import show_seconds
+from gridmill.domain.amounts import about, show_seconds
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
-from gridmill.domain.lease import Lease, RentalTerms
+from gridmill.domain.lease import HOUR_SECONDS, Lease, RentalTerms
 from gridmill.domain.rental_estimate import show_money
 from gridmill.domain.rental_terms import rental_terms
 from gridmill.domain.resource import Resource
 from gridmill.domain.service import Service
+from gridmill.domain.service_succession import lead_seconds
 from gridmill.domain.site import Site
 from gridmill.errors import InputError
 from gridmill.scheduler.nodes_within_terms import lowest_price
@@ -31,29 +34,59 @@ def check_limit(service: Service, resource: Resource, site: Site) -> None:
         )
 
 
-def rental_text(resource: Resource, site: Site, lease: Lease | None) -> str:
-    """Return the price per hour of a service on a rented machine, when the machine ends, and what happens
-    while no control node runs. `lease` is the lease of its machine, or None if it has none yet."""
+def rental_text(
+    resource: Resource, site: Site, lease: Lease | None, boot_seconds: float, start_seconds: float
+) -> str:
+    """Return the price per hour of a service on a rented machine, when the machine ends, what the change to
+    another machine costs, and what happens while no control node runs. `lease` is the lease of its machine,
+    or None if it has none yet. The times are the forecasts for another machine and for the replicas on it."""
     terms = rental_terms(resource, site)
     away = away_text(JobKind.SERVICE, resource, site, market_of(site).market.self_end)
-    longest = show_seconds(terms.max_seconds)
-    return "; ".join(
-        (
-            f"costs {_price(terms, site, lease)} an hour",
-            f"after {longest} ({LIMIT}) its machine ends, and the service starts again on another one",
-            away,
-        )
-    )
+    price, lead = _price(terms, site, lease), lead_seconds(boot_seconds, start_seconds, terms.max_seconds)
+    longest = f"after {show_seconds(terms.max_seconds)} ({LIMIT}) its machine ends"
+    single = _single_machine(resource, site)
+    if single:
+        change = f"{longest}, and the service starts again on another one ({single})"
+    else:
+        change = f"{longest}; another one starts {about(lead)} before, and takes over when it is ready"
+    cost = f"for this time, both cost together {price.times(lead / HOUR_SECONDS)} more"
+    return "; ".join((f"costs {price.text} an hour", change, *(() if single else (cost,)), away))
 
 
-def _price(terms: RentalTerms, site: Site, lease: Lease | None) -> str:
+def _single_machine(resource: Resource, site: Site) -> str:
+    """Return the limit that permits only one machine; empty if there is none."""
+    if resource.workers == 1:
+        return f"resource {resource.name} has at most 1 worker"
+    return f"site {site.name} has at most 1 machine" if site.most_machines == 1 else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Price:
+    """A price per hour in micro-units of a currency, or None if it is unknown. A price `is_least` if the
+    machine was not chosen yet."""
+
+    micros: int | None
+    currency: str
+    is_least: bool = False
+
+    @property
+    def text(self) -> str:
+        return self.times(1.0)
+
+    def times(self, hours: float) -> str:
+        if self.micros is None:
+            return "an unknown amount"
+        money = show_money(ceil(self.micros * hours), self.currency)
+        return f"at least {money}" if self.is_least else money
+
+
+def _price(terms: RentalTerms, site: Site, lease: Lease | None) -> _Price:
     """Return the price of the rented machine, or the lowest price of the offers within the terms."""
     prices = [(one.price_micros, one.currency) for one in lease.tries] if lease is not None else []
     micros, currency = prices[-1] if prices else (None, terms.currency)
     if micros is not None:
-        return show_money(micros, currency)
-    lowest = lowest_price(site, terms)
-    return f"at least {show_money(lowest, terms.currency)}" if lowest is not None else "an unknown amount"
+        return _Price(micros=micros, currency=currency)
+    return _Price(micros=lowest_price(site, terms), currency=terms.currency, is_least=True)
 
 
 def lease_of_pod(leases: Iterable[Lease], pod_id: str) -> Lease | None:

@@ -29,7 +29,6 @@ from gridmill.domain.project import DEFAULT
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.service import (
-    JOB,
     ROUTE,
     Service,
     ServiceRoute,
@@ -57,6 +56,7 @@ from gridmill.domain.site import LOCAL, Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, JobState
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError, explained
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_request
+from gridmill.scheduler.service_succession import boot_forecast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,7 +421,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         """Return the view of a service. The caller holds the node's lock."""
         # from the store, because a control node that only reads holds no records in memory
         run = self._ledger.read(Run, service.run_id)
-        job_run = self._ledger.read(JobRun, f"{service.run_id}/{JOB}")
+        job_run = self._ledger.read(JobRun, f"{service.run_id}/{service.serving_job}")
         router = self._ledger.read(JobRun, f"{service.run_id}/{ROUTE}") if service.route else None
         state = state_of(service, run, job_run, router)
         attempt = self._ledger.read(Attempt, job_run.attempt_id) if job_run and job_run.attempt_id else None
@@ -437,7 +437,8 @@ class ServiceUseCases(ServiceSizeUseCases):
         routing = self._ledger.read(Attempt, router.attempt_id) if router and router.attempt_id else None
         outdated = outdated_pod(self._control.channels, service, (attempt, routing))
         old_pod = explained(outdated) if outdated is not None and service.is_meant_to_run else ""
-        messages = (service.problem, why, *problems, service.refusal, old_pod)
+        moves = service.succession.message if is_waiting else ""
+        messages = (service.problem, why, *problems, service.refusal, old_pod, moves)
         return ServiceView(
             service=replace(service, keys=without_hashes(service.keys)),
             state=state,
@@ -454,8 +455,11 @@ class ServiceUseCases(ServiceSizeUseCases):
         resource = self._ledger.read(Resource, service.resource)
         if site is None or resource is None or site.kind is not SiteKind.CLOUD:
             return ""
-        leases = self._ledger.snapshot.leases.values()
-        return rental_text(resource, site, lease_of_pod(leases, attempt.pod_id) if attempt else None)
+        snapshot = self._ledger.snapshot
+        lease = lease_of_pod(snapshot.leases.values(), attempt.pod_id) if attempt else None
+        return rental_text(
+            resource, site, lease, boot_forecast(snapshot, lease), service.succession.start_seconds
+        )
 
 
 def check_serves(service: Service, resource: Resource, site: Site | None) -> None:

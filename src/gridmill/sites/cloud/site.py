@@ -302,7 +302,7 @@ class CloudSite:
             connection = self._rentals.connection(lease)
         except UnavailableError as error:
             return PodReport(status=PodStatus.UNKNOWN, message=explained(error))
-        if connection.notice:
+        if connection.notice and not lease.terms.serves:
             return self._leaving(pod_id, lease, connection)
         try:
             self._start_waiting(pod_id, connection)
@@ -314,7 +314,7 @@ class CloudSite:
                 status=PodStatus.UNKNOWN, message=f"its machine does not answer ({silent}): {error.message}"
             )
         connection.server_answered(True)
-        return report
+        return replace(report, notice=connection.notice) if connection.notice else report
 
     def _leaving(self, pod_id: str, lease: Lease, connection: MachineConnection) -> PodReport:
         """Ends a pod, and with it its jobs, because the provider is about to end the machine. The last
