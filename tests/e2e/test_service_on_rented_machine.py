@@ -2,18 +2,20 @@
 
 import http.client
 import json
+import threading
 from functools import partial
 
 import pytest
 
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource
-from gridmill.domain.service import ServiceState, ServiceView
+from gridmill.domain.service import SECOND_JOB, ServiceState, ServiceView
 from gridmill.errors import InputError
 from gridmill.sdk.client import Client
 from gridmill.sdk.discovery import OpenGrid
+from gridmill.sites.cloud.boot import NOTICES
 from tests.e2e.test_cloud_site import Rent, Rented, net, rent
-from tests.kit.host_cloud import power_off, why_not
+from tests.kit.host_cloud import has_ended, power_off, why_not
 from tests.unit.jobs.training.test_imported import weighted
 
 __all__ = ["net", "rent"]
@@ -93,3 +95,68 @@ def test_a_service_without_a_limit_of_time_is_refused(rent: Rent) -> None:
     made = with_a_model(rent())
     with pytest.raises(InputError, match="has no max_hours"):
         made.node.grid.start_service("rain", model="rain/model", resource="servers")
+
+
+class Requests(threading.Thread):
+    """Sends requests one after the other, and tries each failed request once more. `failed` has the requests
+    that failed twice."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self._port, self._over = port, threading.Event()
+        self.answered, self.failed = 0, list[object]()
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            first = self._try()
+            again = first if first == 200 else self._try()
+            self.answered += 1
+            if again != 200:
+                self.failed.append((first, again))
+            self._over.wait(0.05)
+
+    def _try(self) -> object:
+        try:
+            return predicted(self._port)[0]
+        except (OSError, http.client.HTTPException) as error:
+            return error
+
+    def end(self) -> None:
+        self._over.set()
+        self.join(60)
+
+
+@pytest.mark.long
+def test_a_notice_of_the_provider_moves_a_service_without_a_failed_request(
+    rent: Rent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NOTICES, "hosts", "cat /run/interruption")
+    rented = with_a_model(rent(max_hours="2", spot="true"))
+
+    def view() -> ServiceView:
+        return rented.node.grid.service("rain")
+
+    rented.node.grid.start_service("rain", model="rain/model", resource="servers")
+    rented.wait(lambda: view().state is ServiceState.RUNNING, "the service runs")
+    machine = rented.machine()
+    assert machine.host is not None
+    client = Requests(view().service.port)
+    client.start()
+    try:
+        machine.host.run("sh", "-c", "echo terminate in 2 minutes > /run/interruption")
+        rented.wait(lambda: view().service.succession.successor is not None, "a successor starts")
+        rented.leave()  # the control node is away for a moment in the middle of the change
+        rented.open()
+        rented.wait(lambda: view().service.serving_job == SECOND_JOB, "the router changes")
+        rented.wait(lambda: has_ended(machine), "the old machine is returned")
+        rented.wait(lambda: view().state is ServiceState.RUNNING, "the service runs")
+        answered = client.answered
+        rented.wait(lambda: client.answered > answered + 20, "the new machine answers")
+    finally:
+        client.end()
+    assert client.failed == []
+    [first, second] = rented.leases()
+    assert second.state == "ready"
+    assert first.release_asked is not None
+    rented.node.grid.stop_service("rain")
+    rented.wait(lambda: view().state is ServiceState.STOPPED, "the service has stopped")

@@ -112,7 +112,14 @@ def outdated_pod(
 
 def live_attempts(transaction: Transaction, service: Service) -> tuple[Attempt | None, ...]:
     """Return the attempts in which the replicas and the router of a service run now."""
-    return tuple(live_attempt(transaction, service, job) for job in (JOB, ROUTE))
+    return (*_replica_attempts(transaction, service), live_attempt(transaction, service, ROUTE))
+
+
+def _replica_attempts(transaction: Transaction, service: Service) -> tuple[Attempt | None, ...]:
+    """Return the attempts of the replicas, also of those that start on another machine."""
+    successor = service.succession.successor
+    jobs = (service.serving_job, *((successor.job,) if successor is not None else ()))
+    return tuple(live_attempt(transaction, service, job) for job in jobs)
 
 
 def send_order(
@@ -120,9 +127,7 @@ def send_order(
 ) -> None:
     """Send the order of a service, also to its replicas on another machine, and the order of its router, to
     their pods after the commit. A pod that is not connected gets the order after its next Hello."""
-    successor = service.succession.successor
-    jobs = (service.serving_job, *((successor.job,) if successor is not None else ()))
-    for attempt in filter(None, (live_attempt(transaction, service, job) for job in jobs)):
+    for attempt in filter(None, _replica_attempts(transaction, service)):
         order = order_for_process(catalog, storage, service)
         views = view_orders(catalog, storage, service, transaction.now)
         _send(channels, transaction, attempt, order, views)

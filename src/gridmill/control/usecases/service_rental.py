@@ -48,9 +48,12 @@ def rental_text(
     if single:
         change = f"{longest}, and the service starts again on another one ({single})"
     else:
-        change = f"{longest}; another one starts {about(lead)} before, and takes over when it is ready"
-    cost = f"for this time, both cost together {price.times(lead / HOUR_SECONDS)} more"
-    return "; ".join((f"costs {price.text} an hour", change, *(() if single else (cost,)), away))
+        cost = price.times(lead / HOUR_SECONDS)
+        change = (
+            f"{longest}; another one starts {about(lead)} before and takes over when it is ready, which "
+            f"costs {cost} more"
+        )
+    return "; ".join((f"costs {price.text} an hour", change, away))
 
 
 def _single_machine(resource: Resource, site: Site) -> str:
