@@ -75,6 +75,24 @@ def test_a_machine_that_hangs_is_given_up_and_its_job_runs_again() -> None:
     assert outcome.verdict.machines == 2
 
 
+def test_the_time_of_a_machine_that_hung_while_it_booted_is_not_taken_from_the_job() -> None:
+    hang = Schedule(
+        mode=SelfEnd.PROVIDER_TIMER, disaster=Disaster.DEFECT, at=10.0, seed=2, job_seconds=LONG_JOB_SECONDS
+    )
+    outcome = story(hang)
+    assert outcome.problems() == ()
+    assert outcome.verdict.machines == 2
+
+
+def test_a_machine_that_ended_itself_before_it_was_ready_is_replaced_after_a_late_restart() -> None:
+    late = Schedule(
+        mode=SelfEnd.SHUTDOWN, disaster=Disaster.INTERRUPT, at=10.0, restart_after=LATE_SECONDS, seed=1
+    )
+    outcome = story(late)
+    assert outcome.problems() == ()
+    assert outcome.verdict.machines == 2
+
+
 def test_a_spot_machine_that_is_interrupted_is_replaced() -> None:
     outcome = story(Schedule(mode=SelfEnd.SHUTDOWN, disaster=Disaster.SPOT, at=80.0))
     assert outcome.problems() == ()

@@ -26,8 +26,11 @@ from gridmill.domain.rental_estimate import show_money
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 60.0, 600.0
 """After a refusal, the same request is repeated after the first time, and after twice as long for each
 further refusal, up to the second time."""
-MOST_FAULTS = 3
-"""The number of defective machines after which a lease requests no other machine."""
+BOOT_SECONDS = 1800.0
+"""A machine that is not ready this many seconds after its start is replaced."""
+MOST_MACHINES = 3
+"""The number of machines that are started for a lease. If all of them were defective, or were interrupted before
+they were ready, the lease requests no other machine."""
 LEAST_BILLED_SECONDS = 60.0
 
 
@@ -192,12 +195,18 @@ def _lasting_problem(lease: Lease, market: Market, now: float) -> str:
     unfit = next((one for one in lease.tries if one.problem is TryProblem.UNFIT), None)
     if unfit is not None:
         return unfit.message
-    faults = [one for one in lease.tries if one.problem is TryProblem.FAULT]
-    if len(faults) >= MOST_FAULTS:
-        return f"{len(faults)} machines were defective; the last one: {faults[-1].message}"
+    unusable = unusable_tries(lease)
+    if len(unusable) >= MOST_MACHINES:
+        return f"{len(unusable)} machines could not be used; the last one: {unusable[-1].message}"
     if terms.max_cost_micros is not None and cost_bound_micros(lease, now) >= terms.max_cost_micros:
         return f"the limit max_cost of {show_money(terms.max_cost_micros, terms.currency)} does not allow it"
     return ""
+
+
+def unusable_tries(lease: Lease) -> tuple[LaunchTry, ...]:
+    """Return the tries whose machines were defective, or were interrupted by the provider."""
+    problems = (TryProblem.FAULT, TryProblem.INTERRUPTED)
+    return tuple(one for one in lease.tries if one.confirmed is not None and one.problem in problems)
 
 
 def misfit(terms: RentalTerms, needs: Amounts, market: Market, offer: Offer) -> str:

@@ -13,7 +13,7 @@ from gridmill.domain.rental_terms import rental_terms
 from gridmill.domain.resource import Resource, Sizing, TransferEstimate
 from gridmill.domain.site import Site
 from gridmill.domain.views import PlannedJob
-from gridmill.scheduler.rental_choice import Market, misfit, price_of
+from gridmill.scheduler.rental_choice import BOOT_SECONDS, MOST_MACHINES, Market, misfit, price_of
 from gridmill.scheduler.rental_estimate import (
     TermsChoice,
     TimeAndCost,
@@ -153,8 +153,11 @@ def _bound(
     terms: RentalTerms, price_micros: int | None, machines: int, charges: Charges | None, disk_bytes: int
 ) -> int | None:
     """Return the cost at which the machines of the job are ended in any case, with their disks and public
-    addresses if their prices are known. Data that are transferred are not included."""
-    price, seconds = terms.max_price_micros if price_micros is None else price_micros, terms.max_seconds
+    addresses if their prices are known. It includes machines that do not become ready and are replaced. Data
+    that are transferred are not included, nor the time for which the provider cannot be asked to end a machine,
+    nor a machine that appears after its request counted as over."""
+    price = terms.max_price_micros if price_micros is None else price_micros
+    seconds = terms.max_seconds + (MOST_MACHINES - 1) * min(BOOT_SECONDS, terms.max_seconds)
     longest = None if price is None else ceil(price * seconds / HOUR_SECONDS)
     if longest is not None and charges is not None:
         longest += charges.disk_cost_micros(disk_bytes, seconds) + charges.address_cost_micros(seconds)

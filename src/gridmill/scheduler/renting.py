@@ -30,7 +30,16 @@ from gridmill.domain.machine import IMAGE_KINDS, Machine, MachineState, Provider
 from gridmill.domain.states import DeploymentState, PodState
 from gridmill.scheduler.rental_accounts import list_for
 from gridmill.scheduler.rental_calls import Action, Call, Calls, affordable
-from gridmill.scheduler.rental_choice import Candidate, Market, Refusal, choose, refusals_of
+from gridmill.scheduler.rental_choice import (
+    BOOT_SECONDS,
+    MOST_MACHINES,
+    Candidate,
+    Market,
+    Refusal,
+    choose,
+    refusals_of,
+    unusable_tries,
+)
 from gridmill.scheduler.rental_list import (
     CALLS_PER_LIST,
     MOST_REPEATS,
@@ -42,8 +51,6 @@ from gridmill.scheduler.rental_list import (
 )
 from gridmill.scheduler.rental_results import faulty
 
-BOOT_SECONDS = 1800.0
-"""A machine that is not ready this many seconds after its start is replaced."""
 RELEASE_SECONDS = 60.0
 """A machine is ended this many seconds before its cost reaches the limit, because the provider bills it
 until it has ended."""
@@ -330,10 +337,10 @@ def _limit_of(draft: _Draft, lease: Lease) -> str:
     if error is None:
         return ""
     now = draft.now - error
-    begins = [one.confirmed for one in lease.tries if one.confirmed is not None]
-    if begins:
-        draft.wake_at(min(begins) + terms.max_seconds + error)
-        if now >= min(begins) + terms.max_seconds:
+    begins = _timed_since(lease)
+    if begins is not None:
+        draft.wake_at(begins + terms.max_seconds + error)
+        if now >= begins + terms.max_seconds:
             return LIMIT_OF_TIME
     if terms.max_cost_micros is not None and lease.machine_try is not None:
         left = terms.max_cost_micros - cost_bound_micros(lease, now + RELEASE_SECONDS)
@@ -344,13 +351,23 @@ def _limit_of(draft: _Draft, lease: Lease) -> str:
     return ""
 
 
+def _timed_since(lease: Lease) -> float | None:
+    """Return the start of the machine whose time counts, or None if there is none. The time of a machine that
+    was replaced does not count for the next one."""
+    last = lease.last_try
+    if last is None or (last.problem is not None and not _ended_outside(lease)):
+        return None
+    return last.confirmed
+
+
 def _ended_outside(lease: Lease) -> str:
     """Return the reason if the machine has ended although Gridmill did not end it. A spot machine that was
-    interrupted before it was ready is replaced instead."""
+    interrupted before it was ready is replaced instead, unless the lease has replaced too many machines."""
     last = lease.last_try
     if last is None or last.problem not in (TryProblem.ENDED, TryProblem.INTERRUPTED):
         return ""
-    if last.problem is TryProblem.INTERRUPTED and lease.state is not LeaseState.READY:
+    is_replaced = lease.state is not LeaseState.READY and len(unusable_tries(lease)) < MOST_MACHINES
+    if last.problem is TryProblem.INTERRUPTED and is_replaced:
         return ""
     what = "the spot machine was interrupted by the provider"
     if last.problem is TryProblem.ENDED:

@@ -135,7 +135,7 @@ def test_each_worker_has_a_machine_of_its_own() -> None:
 
 def test_the_highest_cost_comes_from_the_limits_of_the_resource() -> None:
     market = replace(MARKET, charges=None)
-    assert preview(planned(), with_settings(max_hours="4"), market).bound_micros == 4 * 526_000
+    assert preview(planned(), with_settings(max_hours="4"), market).bound_micros == 5 * 526_000
     assert preview(planned(), with_settings(max_hours="4", max_cost="0.5")).bound_micros == 500_000
     unknown = preview(planned(), with_settings(max_cost="0.5"), run_seconds=None)
     assert unknown.micros == 500_000
@@ -145,9 +145,9 @@ def test_the_highest_cost_includes_the_disk_and_the_public_address() -> None:
     charges = Charges(egress_micros=90_000, disk_micros=730_000, address_micros=5_000)
     market = replace(MARKET, charges=charges)
     one = preview(planned(), with_settings(max_hours="4", disk="100GB"), market)
-    assert one.bound_micros == 4 * (526_000 + 100 * 1_000 + 5_000)
+    assert one.bound_micros == 5 * (526_000 + 100 * 1_000 + 5_000)
     euros = replace(MARKET, charges=replace(charges, currency="EUR"))
-    assert preview(planned(), with_settings(max_hours="4"), euros).bound_micros == 4 * 526_000
+    assert preview(planned(), with_settings(max_hours="4"), euros).bound_micros == 5 * 526_000
 
 
 def test_an_unknown_price_needs_max_price_and_is_bounded_by_it() -> None:
@@ -157,7 +157,7 @@ def test_an_unknown_price_needs_max_price_and_is_bounded_by_it() -> None:
     allowed = preview(planned(), replace(only, settings={**only.settings, "max_price": "1.50"}), market)
     assert allowed.rental is not None
     assert allowed.rental.total_micros is None
-    assert allowed.micros == 3_000_000
+    assert allowed.micros == 4_500_000
 
 
 def alternatives(local_seconds: float) -> tuple[ResourceAlternative, ...]:

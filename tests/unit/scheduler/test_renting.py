@@ -18,7 +18,7 @@ from gridmill.domain.machine import Machine, MachineState, ProviderTraits, Quota
 from gridmill.scheduler.rental_calls import Call
 from gridmill.scheduler.rental_choice import Candidate, Market
 from gridmill.scheduler.rental_results import launched, with_new_try
-from gridmill.scheduler.renting import LIMIT_OF_TIME, MACHINE_ANSWER_SECONDS, decide
+from gridmill.scheduler.renting import LIMIT_OF_MONEY, LIMIT_OF_TIME, MACHINE_ANSWER_SECONDS, decide
 
 
 def a_world(**fields) -> RentingWorld:
@@ -194,7 +194,7 @@ def test_three_defective_machines_end_the_lease():
     world.fails = lambda action: "fault" if action.call is Call.PREPARE else ""
     lease = world.until(LeaseState.CLOSED)
     assert lease.hopeless
-    assert lease.reason == "3 machines were defective; the last one: no GPU"
+    assert lease.reason == "3 machines could not be used; the last one: no GPU"
     assert world.alive() == []
 
 
@@ -264,6 +264,64 @@ def test_the_limits_end_the_machine(terms, reason):
     seconds = lease.tries[0].ended - lease.tries[0].confirmed
     assert seconds <= min(terms.max_seconds + 10, 360)
     assert seconds >= 115
+
+
+def hang_first_machine(**fields) -> RentingWorld:
+    """The first machine never becomes ready, and is replaced after 30 minutes."""
+    world = a_world(**fields)
+    world.fails = lambda action: (
+        "unavailable" if action.call is Call.PREPARE and action.machine.id == "i-1" else ""
+    )
+    return world
+
+
+def test_the_hours_of_a_replaced_machine_do_not_count_for_the_next_one():
+    world = hang_first_machine(terms=RentalTerms(max_seconds=3600.0))
+    world.until(LeaseState.READY, seconds=2000.0)
+    lease = world.until(LeaseState.RELEASING, seconds=4000.0)
+    assert lease.reason == LIMIT_OF_TIME
+    first, second = lease.tries
+    assert (first.problem, second.problem) == (TryProblem.FAULT, None)
+    assert lease.release_asked - second.confirmed == pytest.approx(3600.0, abs=10.0)
+
+
+def test_the_cost_of_a_replaced_machine_counts_for_the_limit_of_the_rental():
+    world = hang_first_machine(terms=RentalTerms(max_seconds=7200.0, max_cost_micros=1_000_000))
+    world.until(LeaseState.READY, seconds=2000.0)
+    lease = world.until(LeaseState.CLOSED, seconds=4000.0)
+    assert lease.reason == LIMIT_OF_MONEY
+    assert 950_000 < lease_cost_micros(lease, world.now) <= 1_000_000
+
+
+def test_the_time_of_a_machine_that_was_interrupted_before_it_was_ready_does_not_count():
+    world = a_world(terms=RentalTerms(spot=True, max_seconds=120.0))
+    world.fails = lambda action: "unavailable" if action.call is Call.PREPARE else ""
+    world.until(LeaseState.BOOTING)
+    one = world.real[0]
+    one.machine, one.ends_at = replace(one.machine, reason="spot capacity"), world.now
+    world.fails = lambda action: TryProblem.NO_MACHINE if action.call is Call.LAUNCH else ""
+    for _ in range(300):
+        world.step()
+    assert world.now - world.lease().tries[0].confirmed > 120.0
+    assert world.lease().reason == ""
+    world.fails = None
+    assert len(world.until(LeaseState.READY, seconds=1000.0).tries) > 1
+
+
+def test_a_lease_starts_at_most_three_spot_machines_that_are_interrupted_before_they_are_ready():
+    world = a_world(terms=RentalTerms(spot=True))
+    world.fails = lambda action: "unavailable" if action.call is Call.PREPARE else ""
+    world.until(LeaseState.PLANNED)
+    for _ in range(600):
+        world.step()
+        for one in world.alive():
+            one.machine, one.ends_at = replace(one.machine, reason="spot capacity"), world.now
+        if world.lease().state is LeaseState.CLOSED:
+            break
+    lease = world.lease()
+    assert [one.problem for one in lease.tries] == [TryProblem.INTERRUPTED] * 3
+    assert lease.reason.startswith("the spot machine was interrupted by the provider")
+    assert not lease.hopeless
 
 
 def after_a_weekend(ends: float | None, stated: float | None = None, **fields) -> RentingWorld:

@@ -347,6 +347,13 @@ def _unpriced(rental: SiteRental, strangers: Mapping[str, str]) -> frozenset[tup
     )
 
 
+def _chooses(lease: Lease) -> bool:
+    """Return whether a lease may need offers. A machine that boots may have ended while the control node did
+    not run."""
+    is_without = lease.state is LeaseState.BOOTING and not lease.counts_as_machine
+    return is_without or lease.state in (LeaseState.PLANNED, LeaseState.LAUNCHING)
+
+
 def _refresh_market(
     renting: Renting,
     site: str,
@@ -357,7 +364,7 @@ def _refresh_market(
 ) -> float:
     """Read the offers and quotas again if a lease needs them, or if the prices of `unpriced` regions and
     types are needed. The function returns the seconds until they may be read again."""
-    choosing = [one for one in situation.leases if one.state in (LeaseState.PLANNED, LeaseState.LAUNCHING)]
+    choosing = [one for one in situation.leases if _chooses(one)]
     wanted = frozenset((one.terms.region, one.terms.instance_type) for one in choosing) | unpriced
     now = renting.now()
     call = market_call(port, rental, wanted, now)
