@@ -29,8 +29,8 @@ further refusal, up to the second time."""
 BOOT_SECONDS = 1800.0
 """A machine that is not ready this many seconds after its start is replaced."""
 MOST_MACHINES = 3
-"""The number of machines that are started for a lease. If all of them were defective, or were interrupted before
-they were ready, the lease requests no other machine."""
+"""The number of machines that are started for a lease. If all of them were defective, or were interrupted
+before they were ready, the lease requests no other machine."""
 LEAST_BILLED_SECONDS = 60.0
 
 

@@ -153,9 +153,9 @@ def _bound(
     terms: RentalTerms, price_micros: int | None, machines: int, charges: Charges | None, disk_bytes: int
 ) -> int | None:
     """Return the cost at which the machines of the job are ended in any case, with their disks and public
-    addresses if their prices are known. It includes machines that do not become ready and are replaced. Data
-    that are transferred are not included, nor the time for which the provider cannot be asked to end a machine,
-    nor a machine that appears after its request counted as over."""
+    addresses if their prices are known. It includes machines that do not become ready and are replaced. It
+    does not include transferred data, the time for which the provider cannot be asked to end a machine, and
+    a machine that appears after its request counted as over."""
     price = terms.max_price_micros if price_micros is None else price_micros
     seconds = terms.max_seconds + (MOST_MACHINES - 1) * min(BOOT_SECONDS, terms.max_seconds)
     longest = None if price is None else ceil(price * seconds / HOUR_SECONDS)
