@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from gridmill.domain.gang import Gang, GangMember
-from gridmill.domain.pod_protocol import Events, PodEvent
+from gridmill.domain.pod_protocol import Events, EventType, PodEvent
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import AttemptState
 from gridmill.domain.version_manifest import contents_uri
@@ -85,7 +85,11 @@ class Grid:
         [sandbox] = running.farm.sandboxes.values()
         self.journals = Journals(sandbox.files)
         self.exporter = ResultExporter(
-            running.farm.exports, lambda _: self.silent, lambda _: self.journals, folder
+            running.farm.exports,
+            lambda _: self.silent,
+            lambda _: self.journals,
+            folder,
+            patience_seconds=60.0,
         )
         self.ending = folder / ENDING
         self.options = {"endpoint": endpoint}
@@ -170,10 +174,34 @@ def test_a_result_that_came_home_leaves_no_objects(grid: Grid) -> None:
     grid.ends()
     assert grid.leaves()
     assert grid.objects()
-    grid.data.download_results(ended())  # the home is back before the machine ends
+    [event] = grid.data.download_results(ended()).events  # the home is back before the machine ends
+    grid.exports.sweep()
+    assert grid.objects(), "the end is not committed yet"
+    grid.data.confirm(event.attempt_id)
     grid.exports.sweep()
     assert grid.objects() == []
     assert grid.opened().collect(POD) == ()  # the result is not accepted a second time
+
+
+@pytest.mark.parametrize("was_exported", [True, False])
+def test_a_control_node_that_is_killed_before_the_commit_loses_no_end(grid: Grid, was_exported: bool) -> None:
+    log = PodEvent(number=1, attempt_id=WANTED.attempt_id, token=WANTED.token, time=1.0, type=EventType.LOG)
+    grid.starts()
+    grid.ends()
+    [end] = ended().events
+    grid.journals.events = log, replace(end, number=2)
+    if was_exported:
+        assert grid.leaves()
+    [committed] = grid.data.download_results(Events(events=grid.journals.events[1:])).events
+    exports = grid.opened()  # the next control node; the machine has ended
+    exports.sweep()
+    *logs, again = exports.collect(POD)
+    assert logs == ([log] if was_exported else [])
+    assert (again.number, outcome(Events(events=(again,)))) == (2, outcome(Events(events=(committed,))))
+    assert contents(grid.folder / "root" / URI) == FILES
+    exports.settle_pod(POD)
+    exports.sweep()
+    assert grid.objects() == []
 
 
 def test_a_failed_attempt_reports_its_end_without_files(grid: Grid) -> None:
@@ -384,6 +412,7 @@ def test_a_bucket_that_fails_for_long_does_not_keep_the_machine(
         lambda _: grid.journals,
         grid.folder,
         lambda: seconds[0],
+        60.0,
     )
     grid.starts()
     grid.ends(AttemptState.FAILED)

@@ -54,6 +54,7 @@ from gridmill.settings import Settings
 _LOG = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
 _NOTE_SECONDS = 10.0
+_JUMP_SECONDS = 5.0
 _END_SECONDS = 1.0  # short, because other tenants wait meanwhile; the next tick continues the work
 _CLOSE_SECONDS = 30.0  # pods that were just told to end may need this time
 
@@ -66,6 +67,7 @@ class TickLoop:
         self._wakeup = threading.Event()
         self._stopped = threading.Event()
         self._contacts_saved = 0.0
+        self._clocks = farm.now(), time.monotonic()
         self._is_short = False
         self._still = set[str]()
         """The tenants that had no running process at the last check."""
@@ -141,6 +143,7 @@ class TickLoop:
 
     def _save_last_contacts(self) -> None:
         now = self._farm.now()
+        self._follow_clock(now, time.monotonic())
         for name, moment in tuple(self._farm.last_contacts.items()):
             # at most the present time, so that leases do not become longer if the clock was set back
             self._farm.last_contacts[name] = min(moment, now)
@@ -150,6 +153,15 @@ class TickLoop:
             contacts = tuple(self._farm.last_contacts.items())
             self._farm.records.put(*(LastContact(tenant=name, time=moment) for name, moment in contacts))
             self._save_uses(now)
+
+    def _follow_clock(self, now: float, monotonic: float) -> None:
+        """Moves the times of the last contacts if the wall clock jumps, so that a jump ends no pod."""
+        jump = (now - self._clocks[0]) - (monotonic - self._clocks[1])
+        self._clocks = now, monotonic
+        if abs(jump) >= _JUMP_SECONDS:
+            _LOG.warning("clock_jumped seconds=%.0f", jump)
+            for name, moment in tuple(self._farm.last_contacts.items()):
+                self._farm.last_contacts[name] = moment + jump
 
     def _save_uses(self, now: float) -> None:
         """Stores the disk use of tenants for the command `gridmill farm tenants`, which reads the

@@ -17,12 +17,14 @@ uses. If the bucket takes it, the farm lists the attempt in the file `exportable
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from gridmill.codec import encode, fingerprint, from_builtins
 from gridmill.domain.farm_protocol import (
@@ -48,6 +50,8 @@ _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 15.0
 _TOUCH_SECONDS = 20.0
 _CLOSE_SECONDS = 5.0
+_PATIENCE_SECONDS = 2.0
+"""A tick waits for this time for the buckets, so that the watcher sees soon which results can be exported."""
 _HOLD_SECONDS = 600.0
 """If uploads to the bucket fail for this time, further uploads do not keep the machine from ending itself."""
 _ENDING_SECONDS = 10.0
@@ -197,7 +201,7 @@ class CheckpointExports:
         self._now = now
         self._uploaded: dict[tuple[str, str], str] = {}
         """The fingerprint of the last uploaded checkpoint of each attempt."""
-        self._count = 0
+        self._counts: Counter[tuple[str, str]] = Counter()
 
     def export(self, files: TenantFiles, grant: ExportGrant, uploading: Uploading) -> bool:
         """Uploads the checkpoints of the attempt if they have changed since the last upload, inside the
@@ -216,8 +220,8 @@ class CheckpointExports:
             return False
         if not is_steady:
             raise UnavailableError("the checkpoint is being written", place=wanted.checkpoint_uri)
-        urls = wanted.checkpoint_urls[self._count % len(wanted.checkpoint_urls)]
-        self._count += 1
+        urls = wanted.checkpoint_urls[self._counts[key] % len(wanted.checkpoint_urls)]
+        self._counts[key] += 1
         number = int(self._now() * 1000)
         with uploading():
             parts = _put_parts(files, manifest, urls[:-1])
@@ -273,8 +277,22 @@ class ExportableFile:
         self._text, self._touch_at = text, self._monotonic() + _TOUCH_SECONDS
 
 
+def server_of(grant: ExportGrant) -> str:
+    """Returns the server of the bucket for a result."""
+    return urlsplit(grant.export.urls[-1]).netloc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Upload:
+    """Work with one bucket in a thread of its own. The result is False if a request failed."""
+
+    thread: threading.Thread
+    is_well: list[bool]
+
+
 class ResultExporter:
-    """The thread that exports results."""
+    """The thread that exports results. The requests to each server of buckets have their own thread, so that
+    a bucket that does not answer does not delay the others."""
 
     def __init__(
         self,
@@ -283,17 +301,24 @@ class ResultExporter:
         sandbox_of: Callable[[str], ExportSandbox],
         folder: Path,
         monotonic: Callable[[], float] = time.monotonic,
+        patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
         """`silent_seconds` returns the seconds since the last request of a tenant. `sandbox_of` returns the
         sandbox of a tenant. `folder` gets the files `exportable` and `exporting`; the time of change of
         `exporting` shows that a result is being uploaded. The file `ending` is in it while the machine is
-        about to end."""
+        about to end. A tick waits for the buckets for `patience_seconds`."""
         self._grants, self._silent_seconds = grants, silent_seconds
         self._sandbox_of, self._mark, self._ending = sandbox_of, folder / EXPORTING, folder / ENDING
+        self._patience_seconds = patience_seconds
+        self._uploads: dict[str, _Upload] = {}
+        self._rest_until: dict[str, float] = {}
+        """The times before which a server that failed is not used again."""
+        self._holding = 0
+        self._lock = threading.Lock()
         self._checkpoints = CheckpointExports()
         self._monotonic = monotonic
-        self._failing_since: float | None = None
-        """The time of the first of the failed uploads since the last successful one."""
+        self._failing_since: dict[str, float] = {}
+        """The time of the first of the failed uploads to each server since the last successful one."""
         self._exportable = ExportableFile(folder / EXPORTABLE)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gridmill-export", daemon=True)
@@ -309,20 +334,54 @@ class ResultExporter:
             self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
-        pause = _POLL_SECONDS
-        while not self._over.wait(pause):
+        while not self._over.wait(_POLL_SECONDS):
             try:
-                pause = _POLL_SECONDS if self.tick() or self._ending.exists() else _RETRY_SECONDS
+                self.tick(rests=not self._ending.exists())
             except Exception:  # noqa: BLE001  the outermost loop: the next turn may succeed
                 _LOG.exception("results_not_exported")
 
-    def tick(self) -> bool:
+    def tick(self, *, rests: bool = False) -> bool:
         """Checks the bucket of new attempts, and uploads the results that are due. Returns False if a request
-        to the bucket failed and is tried again."""
+        to a bucket failed and is tried again. With `rests`, a bucket that failed is not used for 15 s."""
         grants = self._grants.left()
+        by_server: dict[str, list[ExportGrant]] = {}
+        for grant in grants:
+            by_server.setdefault(server_of(grant), []).append(grant)
+        for server, some in by_server.items():
+            rest = self._rest_until.get(server, 0.0) if rests else 0.0
+            if server not in self._uploads and rest <= self._monotonic():
+                self._uploads[server] = self._started(some)
+        is_well = self._finished()
+        self._show({one.attempt_id for one in grants if self._grants.is_checked(one)})
+        return is_well
+
+    def _started(self, grants: Sequence[ExportGrant]) -> _Upload:
+        is_well: list[bool] = []
+        thread = threading.Thread(
+            target=lambda: is_well.append(self._upload(grants)), name="gridmill-bucket", daemon=True
+        )
+        thread.start()
+        return _Upload(thread=thread, is_well=is_well)
+
+    def _finished(self) -> bool:
+        """Waits for the buckets for a time. Returns False if a request has failed."""
+        until = time.monotonic() + self._patience_seconds
+        failed = False
+        for server, upload in tuple(self._uploads.items()):
+            upload.thread.join(max(0.0, until - time.monotonic()))
+            if upload.thread.is_alive():
+                continue
+            del self._uploads[server]
+            self._rest_until.pop(server, None)
+            if upload.is_well != [True]:
+                failed = True
+                self._rest_until[server] = self._monotonic() + _RETRY_SECONDS
+        return not failed
+
+    def _upload(self, grants: Sequence[ExportGrant]) -> bool:
+        """Makes the requests to one server of buckets. Returns False if one failed."""
         checks = [self._check(one) for one in grants if not self._over.is_set()]
         is_well = all(checks)
-        self._show({one.attempt_id for one in grants if self._grants.is_checked(one)})
         is_ending = self._ending.exists()
         for grant in grants:
             silent_seconds = self._silent_seconds(grant.tenant)
@@ -367,22 +426,36 @@ class ResultExporter:
     def _uploading(self, grant: ExportGrant) -> Iterator[None]:
         """Keeps the machine from ending itself inside the `with` block, unless the bucket never took an
         object of the attempt, or has failed for long."""
-        began = self._monotonic()
-        since = self._failing_since
-        holds = self._grants.is_checked(grant) and (since is None or began - since < _HOLD_SECONDS)
+        began, server = self._monotonic(), server_of(grant)
+        since = self._failing_since.get(server, began)
+        holds = self._grants.is_checked(grant) and began - since < _HOLD_SECONDS
         try:
-            with touching(self._mark, self._over) if holds else nullcontext():
+            with self._held() if holds else nullcontext():
                 yield
         except (GridmillError, OSError):
-            self._failing_since = began if since is None else since
+            self._failing_since[server] = since
             raise
-        self._failing_since = None
+        self._failing_since.pop(server, None)
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Shows the watcher inside the `with` block that a result is being uploaded."""
+        with self._lock:
+            self._holding += 1
+        try:
+            with touching(self._mark, self._over):
+                yield
+        finally:
+            with self._lock:
+                self._holding -= 1
+                if not self._holding:
+                    with suppress(OSError):
+                        self._mark.unlink(missing_ok=True)
 
 
 @contextmanager
 def touching(path: Path, over: threading.Event) -> Iterator[None]:
-    """Changes the time of the file again and again inside the `with` block, and deletes the file at the
-    end."""
+    """Changes the time of the file again and again inside the `with` block."""
     ended = threading.Event()
 
     def run() -> None:
@@ -398,5 +471,3 @@ def touching(path: Path, over: threading.Event) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        with suppress(OSError):
-            path.unlink(missing_ok=True)

@@ -50,7 +50,8 @@ class WatchSettings:
     and without a running job whose result can be exported, and after `cap_seconds` in any case. `end_command`
     ends the machine, and `notice_command` prints the provider's notice that it will end the machine (empty:
     there are no such notices). `margin_seconds` before the end of `cap_seconds`, or after a notice, the farm
-    on the machine uploads results and checkpoints. The watcher looks every `step_seconds`."""
+    on the machine uploads results and checkpoints. The watcher looks every `step_seconds`. The farm renews
+    its files for the watcher every 20 s, and they count for `stale_seconds`."""
 
     dead_man_seconds: int
     cap_seconds: int
@@ -58,6 +59,7 @@ class WatchSettings:
     notice_command: str = ""
     end_command: str = END
     step_seconds: int = 5
+    stale_seconds: int = 120
     farm: str = FARM
     run: str = RUN
 
@@ -68,6 +70,7 @@ class WatchSettings:
             "CAP": self.cap_seconds,
             "MARGIN": self.margin_seconds,
             "STEP": self.step_seconds,
+            "STALE": self.stale_seconds,
             "FARM": self.farm,
             "RUN": self.run,
             "END": self.end_command,

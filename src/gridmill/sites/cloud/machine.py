@@ -42,14 +42,19 @@ boot=$(cat /proc/sys/kernel/random/boot_id)
 same_boot() { [ ! -e up.boot ] || [ "$(cat up.boot)" = "$boot" ]; }
 alive() { [ -s up.pid ] && same_boot && kill -0 "$(cat up.pid)" 2>/dev/null; }
 if ! alive; then
-    rm -f up.ready
+    rm -f up.ready up.pid
     (umask 077 && : > up.out && chmod 600 up.out)
-    setsid "$PYTHON" -P -m gridmill up --light --json --listen "127.0.0.1:$PORT" --tenant-disk 0 \
-        --tenant-files 0 < /dev/null > up.out 2>> up.log &
-    echo $! > up.pid
     echo "$boot" > up.boot
+    # the server itself writes its number first, because this script may be killed
+    setsid sh -c 'echo $$ > up.pid; exec "$@"' up "$PYTHON" -P -m gridmill up --light --json \
+        --listen "127.0.0.1:$PORT" --tenant-disk 0 --tenant-files 0 < /dev/null > up.out 2>> up.log &
     started=1
 fi
+rounds=0
+until [ -s up.pid ] || [ $rounds -gt 200 ]; do
+    rounds=$((rounds + 1))
+    sleep 0.05
+done
 rounds=0
 until [ -e up.ready ] || grep -qs fingerprint up.out; do
     rounds=$((rounds + 1))

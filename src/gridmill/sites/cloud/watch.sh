@@ -13,11 +13,32 @@ uptime() { read -r up _ < /proc/uptime; echo "${up%%.*}"; }
 number() { case $1 in '' | *[!0-9]*) echo "$2" ;; *) echo "$1" ;; esac; }
 store() { echo "$2" > "$1.new" && mv -f "$1.new" "$1"; }
 
-lives() { [ -e "$1/lock" ] && grep -q "FLOCK .*:$(stat -c %i "$1/lock") " /proc/locks; }
+fresh() {  # whether the farm has changed the file $1 during the last STALE seconds, by /proc/uptime
+    stamp=$(stat -c '%y %i' "$1" 2>/dev/null) || return 1
+    seen_at=$RUN/${1##*/}.stamp
+    known=$(cat "$seen_at" 2>/dev/null)
+    if [ "${known#* }" != "$stamp" ]; then
+        known="$now $stamp"
+        store "$seen_at" "$known"
+    fi
+    [ $((now - $(number "${known%% *}" "$now"))) -lt "${STALE:-120}" ]
+}
+
+lives() {  # whether a process holds the lock of the pod $1
+    [ -e "$1/lock" ] || return 1
+    # /proc/locks shows the device of the file system, which is not always that of the file
+    for pid in $(sed -n "s/^[0-9]*: FLOCK .* \([0-9-]*\) [0-9a-f:]*:$(stat -c %i "$1/lock") .*/\1/p" /proc/locks); do
+        [ -d "/proc/$pid/fd" ] || return 0 # it has ended, and its child has the lock
+        for file in "/proc/$pid/fd"/*; do
+            [ "$file" -ef "$1/lock" ] && return 0
+        done
+    done
+    return 1
+}
 
 busy() {  # whether an attempt runs whose result can be exported, in a pod that is alive and so holds its lock
     # the farm writes the ids of these attempts, and changes the time of the file every 20 s
-    [ -n "$(find "$FARM/farm/exportable" -mmin -2 2>/dev/null)" ] || return 1
+    fresh "$FARM/farm/exportable" || return 1
     for order in "$FARM"/farm/tenants/*/home/attempts/*/order.json; do
         [ -e "$order" ] || continue
         home=${order%/attempts/*}
@@ -34,7 +55,7 @@ busy() {  # whether an attempt runs whose result can be exported, in a pod that 
 }
 
 exporting() {  # whether the farm uploads a result to a bucket, which it shows in this file every 20 s
-    [ -n "$(find "$FARM/farm/exporting" -mmin -2 2>/dev/null)" ]
+    fresh "$FARM/farm/exporting"
 }
 
 ending() {  # shows the farm why the machine will end soon, so that it uploads results and checkpoints

@@ -30,6 +30,7 @@ from typing import Generic, Protocol, TypeVar
 from gridmill.codec import decode_passed, encode_passed
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import (
+    Ack,
     AttemptOrder,
     Events,
     EventType,
@@ -135,18 +136,24 @@ class AttemptData(Protocol):
         """Downloads the results of attempts that have ended. Returns the events with their final outcomes.
         Raises UnavailableError if the call should be repeated."""
 
+    def confirm(self, attempt_id: str) -> None:
+        """Notes that the control node has committed the end of the attempt. May be repeated."""
+
     def abandon(self, attempt_id: str) -> None:
         """Stops the uploads of an attempt that will be ended."""
 
 
 @dataclass(slots=True)
 class _RemotePod:
-    """The connection of one pod at the farm, with its link to the control node and its queued messages."""
+    """The connection of one pod at the farm, with its link to the control node and its queued messages.
+    `ends` has the numbers of delivered events that ended an attempt, until the control node has committed
+    them."""
 
     link: PodLink
     pod_id: str = ""
     waiting: deque[FromPod] = field(default_factory=deque)
     fetching: PolledValue[Events] | None = None
+    ends: dict[int, str] = field(default_factory=dict)
 
 
 class Relay:
@@ -439,6 +446,10 @@ class _RelaySession:
                     return False
                 far.fetching = None
             far.waiting.popleft()
+            if isinstance(message, Events):
+                far.ends |= {
+                    one.number: one.attempt_id for one in message.events if one.type == EventType.ENDED
+                }
             if not far.link.send([message]):
                 return False
         return True
@@ -472,7 +483,13 @@ class _RelaySession:
             self._staged = deque(one for one in self._staged if one[1].attempt_id != stopped)
             self._updates = deque(one for one in self._updates if one[1].attempt_id != stopped)
             self._carrying.abandon(stopped)
+        if isinstance(message, Ack):
+            self._confirm(self._remote_pods[channel].ends, message.number)
         self._outgoing.put(encode_passed(channel, message))
+
+    def _confirm(self, ends: dict[int, str], committed: int) -> None:
+        for number in [one for one in ends if one <= committed]:
+            self._carrying.confirm(ends.pop(number))
 
     def _take(self, order: AttemptOrder) -> Future[AttemptOrder]:
         return self._later(self._online, partial(self._carrying.upload_inputs, order))

@@ -5,9 +5,9 @@ When an attempt starts, this home signs URLs for a bounded number of objects bel
 and gives them to the machine. A record on the disk, which contains no URL, is written before. If the machine
 exported a result and has ended, the result is downloaded, verified and reported once, as if the machine had
 reported it. If it exported a checkpoint of an attempt that did not end, the checkpoint is downloaded, and the
-next attempt continues from it. The objects are deleted when the result is at home, and again when the URLs
-have expired, because until then a machine can make objects. Their names contain the grid and the lease, so
-that `gridmill reap` finds them without the records.
+next attempt continues from it. The objects are deleted when the control node has committed the end of the
+attempt, and again when the URLs have expired, because until then a machine can make objects. Their names
+contain the grid and the lease, so that `gridmill reap` finds them without the records.
 """
 
 import logging
@@ -83,7 +83,9 @@ class ExportRecord:
     """The record of objects that a machine may make. `folder` is their place below the bucket's `url`.
     `until` is the Unix time at which the URLs expire. `is_settled` is whether the result is at home or is not
     needed any more. `events` are the events of a result that was taken from the bucket; they are reported
-    again if the report was lost. `failing_since` is the Unix time at which the bucket first failed.
+    again if the report was lost. `came_home` has the end of an attempt whose result this home got from the
+    machine itself, until the control node has committed it. `failing_since` is the Unix time at which the
+    bucket first failed.
     `checkpoint_uri` is the folder of the checkpoints in this home, and `farm_checkpoints` at the farm."""
 
     attempt_id: str
@@ -97,6 +99,7 @@ class ExportRecord:
     until: float
     is_settled: bool = False
     events: tuple[PodEvent, ...] = ()
+    came_home: tuple[PodEvent, ...] = ()
     failing_since: float | None = None
     checkpoint_uri: str = ""
     farm_checkpoints: str = ""
@@ -289,7 +292,7 @@ class ResultExports:
             if not self._gives_up(record):
                 raise
             _LOG.warning("exported_result_lost attempt=%s reason=%s", record.attempt_id, error)
-            events = ()
+            events = record.came_home
         self._records.write(replace(record, events=events, is_settled=True))
         return events
 
@@ -297,8 +300,9 @@ class ResultExports:
         try:
             return self._taken(record)
         except NotFoundError:
-            self._take_checkpoint(record)
-            return ()
+            if not record.came_home:
+                self._take_checkpoint(record)
+            return record.came_home
 
     def _take_checkpoint(self, record: ExportRecord) -> None:
         """Downloads the newest checkpoint that the machine exported, unless this home has a newer one."""
@@ -343,6 +347,8 @@ class ResultExports:
         events = tuple(one for one in result.events if one.token == record.token)
         if result.attempt_id != record.attempt_id or not any(e.type == EventType.ENDED for e in events):
             raise DataError("does not belong to this attempt", place=f"{record.url}/{record.folder}")
+        if record.came_home:  # with its files; the bucket has the earlier events of the attempt
+            return (*(one for one in events if one.type != EventType.ENDED), *record.came_home)
         if result.manifest is not None and record.uri:
             self._write(record, result, bucket)
         return events
@@ -370,8 +376,16 @@ class ResultExports:
 
     # --- the end of the objects
 
+    def came_home(self, event: PodEvent) -> None:
+        """Notes the end of an attempt whose result is at home, before the control node gets it. If the
+        control node and the machine end before the commit, `collect` returns it. Raises StorageError."""
+        record = self._records.find(event.attempt_id)
+        if record is not None and not record.is_settled:
+            self._records.write(replace(record, came_home=(event,)))
+
     def settle(self, attempt_id: str) -> None:
-        """Notes that the result of the attempt is at home, so that its objects are deleted."""
+        """Notes that the control node has committed the end of the attempt, so that its objects are
+        deleted. Raises StorageError."""
         record = self._records.find(attempt_id)
         if record is not None and not record.is_settled:
             self._records.write(replace(record, is_settled=True))
@@ -463,9 +477,17 @@ class MachineExports:
         except GridmillError as error:
             _LOG.warning("no_export attempt=%s reason=%s", order.attempt_id, error)
 
+    def came_home(self, event: PodEvent) -> None:
+        """See ResultExports.came_home."""
+        self._exports.came_home(event)
+
     def settle(self, attempt_id: str) -> None:
-        """Notes that the result of the attempt is at home. Raises StorageError."""
-        self._exports.settle(attempt_id)
+        """See ResultExports.settle. The caller does not repeat the call: if the record cannot be written, the
+        objects are deleted at the end of the pod."""
+        try:
+            self._exports.settle(attempt_id)
+        except StorageError as error:
+            _LOG.warning("exports_not_settled attempt=%s reason=%s", attempt_id, error)
 
     def renew(self, pod_ids: Iterable[str]) -> None:
         """Gives the machine new URLs from time to time, because it forgets them if its server restarts."""

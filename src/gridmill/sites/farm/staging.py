@@ -393,13 +393,18 @@ class HomeAttemptData:
                 event = with_transfers(event, self._attempt_transfers(event.attempt_id, note))
             # the farm keeps files that were not transferred for a time
             is_there = event.attempt_id not in self._left
-            self._noted.write(event.attempt_id, replace(note, end_event=event.body, is_there=is_there))
             if self.exports is not None:
-                self.exports.settle(event.attempt_id)
+                self.exports.came_home(event)
+            self._noted.write(event.attempt_id, replace(note, end_event=event.body, is_there=is_there))
             self._stops.pop(event.attempt_id, None)
             self._problem_since.pop(event.attempt_id, None)
         self.cleanup.soon()
         return event
+
+    def confirm(self, attempt_id: str) -> None:
+        """See AttemptData."""
+        if self.exports is not None:
+            self.exports.settle(attempt_id)
 
     def _attempt_transfers(self, attempt_id: str, note: AttemptNote) -> AttemptTransfers:
         back = self._back.pop(attempt_id, Transfer())

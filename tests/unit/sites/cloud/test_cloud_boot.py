@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -41,7 +42,8 @@ class Watched:
     @contextmanager
     def watching(self, **environment: str) -> Iterator[None]:
         script = arm_script(self.settings).split("<<'GRIDMILL-END'\n")[1].partition("GRIDMILL-END\n")[0]
-        (self.folder / "watch.sh").write_text(script)
+        locks = environment.pop("locks", "/proc/locks")
+        (self.folder / "watch.sh").write_text(script.replace("/proc/locks", locks))
         started = subprocess.Popen(
             ["sh", str(self.folder / "watch.sh")],
             env={**os.environ, "GRIDMILL_WATCH": str(self.folder), **environment},
@@ -221,15 +223,48 @@ def test_a_job_whose_result_no_bucket_takes_does_not_stop_the_dead_man_timer(tmp
 
 
 def test_a_list_of_jobs_that_the_farm_does_not_renew_does_not_stop_the_dead_man_timer(tmp_path):
-    watched = Watched(tmp_path, dead_man_seconds=1)
+    watched = Watched(tmp_path, dead_man_seconds=1, stale_seconds=2)
     lock = attempt(watched)
-    old = time.time() - 600
-    os.utime(watched.farm / "farm" / "exportable", (old, old))
     with subprocess.Popen(["flock", str(lock), "sleep", "60"], start_new_session=True) as pod:
         until(lambda: _is_locked(lock))
         with watched.watching():
             until(watched.ended.exists)
         os.killpg(pod.pid, signal.SIGKILL)
+    assert "no running job" in watched.reason()
+
+
+@pytest.mark.parametrize("hours", [10, -10])
+def test_a_wrong_clock_does_not_make_the_list_of_jobs_stale(tmp_path, hours):
+    watched = Watched(tmp_path, stale_seconds=3)
+    lock = attempt(watched)
+    exportable = watched.farm / "farm" / "exportable"
+    with subprocess.Popen(["flock", str(lock), "sleep", "60"], start_new_session=True) as pod:
+        until(lambda: _is_locked(lock))
+        with watched.watching():
+            number, states = 0, []
+            while len(states) < 5:  # the farm renews the file, and each time comes from the wrong clock
+                number += 1
+                wrong = time.time() + hours * 3600 + number
+                os.utime(exportable, (wrong, wrong))
+                used = watched.state().get("used", 0)
+                until(lambda used=used: watched.state().get("used", 0) > used)
+                states.append(watched.state()["working"])
+            assert states == [1] * 5
+        os.killpg(pod.pid, signal.SIGKILL)
+
+
+def test_a_lock_with_the_same_number_on_another_disk_is_not_the_lock_of_a_pod(tmp_path):
+    watched = Watched(tmp_path, dead_man_seconds=1)
+    other = attempt(watched)
+    number = f":{other.stat().st_ino} "
+    locks = tmp_path / "locks"
+    with subprocess.Popen(["flock", str(tmp_path), "sleep", "60"], start_new_session=True) as holder:
+        until(lambda: f" {holder.pid} " in Path("/proc/locks").read_text())
+        lines = [line for line in Path("/proc/locks").read_text().splitlines() if f" {holder.pid} " in line]
+        locks.write_text("\n".join(re.sub(r":\d+ ", number, line) for line in lines) + "\n")
+        with watched.watching(locks=str(locks)):
+            until(watched.ended.exists)
+        os.killpg(holder.pid, signal.SIGKILL)
     assert "no running job" in watched.reason()
 
 

@@ -36,6 +36,7 @@ class Refusals:
 
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}
+        self.confirmed: list[str] = []
         self.room, self.asked = threading.Event(), 0
 
     def note(self, order: AttemptOrder, pod_id: str) -> None:
@@ -50,6 +51,9 @@ class Refusals:
     def download_results(self, events: Events) -> Events:
         self.room.set()
         return events
+
+    def confirm(self, attempt_id: str) -> None:
+        self.confirmed.append(attempt_id)
 
     def abandon(self, attempt_id: str) -> None:
         return None
@@ -170,3 +174,21 @@ def test_what_was_stopped_while_it_waited_is_asked_for_no_more(
     refusals.room.set()
     session._turn()
     assert session._outgoing.empty()
+
+
+def test_an_end_is_confirmed_only_when_the_control_node_has_committed_it(
+    refusals: Refusals, session: _RelaySession
+) -> None:
+    session._remote_pods[1] = far = _RemotePod(Link())  # type: ignore[arg-type]
+    kinds = ((1, "a", EventType.ENDED), (2, "b", EventType.LOG), (3, "b", EventType.ENDED))
+    far.waiting += [
+        Events(events=(PodEvent(number=number, attempt_id=name, token="t", time=1.0, type=kind, body={}),))
+        for number, name, kind in kinds
+    ]
+    until = time.monotonic() + 120.0
+    while far.waiting and time.monotonic() < until:
+        session._turn()
+    assert refusals.confirmed == []
+    for number, confirmed in ((2, ["a"]), (3, ["a", "b"]), (3, ["a", "b"])):
+        session._to_pod(1, Ack(number=number))
+        assert refusals.confirmed == confirmed
