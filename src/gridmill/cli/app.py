@@ -25,8 +25,11 @@ COMMANDS = {
     "stop": ("gridmill.cli.run:stop", "Stop a run or a job, or pause a schedule."),
     "start": ("gridmill.cli.run:start", "Start a run, a schedule, a backfill or a service."),
     "update": ("gridmill.cli.services:update", "Change the version or the replicas of a service."),
-    "promote": ("gridmill.cli.services:promote", "Give all requests of a service to its canary."),
-    "rollback": ("gridmill.cli.services:rollback", "Return a service to the version before."),
+    "promote": (
+        "gridmill.cli.services:promote",
+        "Accept the canary of a service, or a new version for an alias.",
+    ),
+    "rollback": ("gridmill.cli.services:rollback", "Return a service or an alias to the version before."),
     "status": ("gridmill.cli.status:status", "Show the state of the grid or of a run."),
     "logs": ("gridmill.cli.logs:logs", "Print the logs of jobs."),
     "show": ("gridmill.cli.show:show", "Show one run, job, resource, model, ..."),

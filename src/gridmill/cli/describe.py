@@ -18,7 +18,7 @@ from gridmill.cli.farm_status import route_text, transfers_text
 from gridmill.cli.format import amounts, budget_use, in_use, moment, scalar
 from gridmill.cli.leases import show_lease
 from gridmill.cli.render import details
-from gridmill.cli.services import describe_service
+from gridmill.cli.services import describe_service, promotion_text
 from gridmill.cli.session import emit, show
 from gridmill.cli.tables import COLOURS, FittedTable, table
 from gridmill.domain.amounts import show_bytes, show_period, show_seconds
@@ -168,7 +168,10 @@ def describe(noun: object) -> RenderableType:
             return _facts([*facts, ("problem", noun.problem)])
         case Alias():
             stands_for = f"version {noun.number}" if noun.number else f"the best by {noun.metric}"
-            return Group(_head(noun.id), _facts([("stands for", stands_for), ("set", moment(noun.changed))]))
+            facts = [("stands for", stands_for), ("set", moment(noun.changed))]
+            facts += [("last comparison", promotion_text(noun.id, noun.promotion))]
+            facts += [("compared", moment(noun.promotion.created) if noun.promotion else "")]
+            return Group(_head(noun.id), _facts(facts))
         case Pipeline():
             return Group(*_pipeline(noun))
         case ControlView():

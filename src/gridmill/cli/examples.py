@@ -23,8 +23,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "update service rain --replicas 4",
         "update service rain --timeout 2s --cors https://shop.example",
     ),
-    "promote": ("promote service rain", "promote service rain --no-wait"),
-    "rollback": ("rollback service rain", "rollback service rain --no-wait"),
+    "promote": ("promote service rain", "promote model weather/lstm@champion"),
+    "rollback": ("rollback service rain", "rollback model weather/lstm@champion"),
     "start": (
         "start run pipeline.yaml",
         "start service rain --model weather/lstm@champion --replicas 2",

@@ -37,9 +37,11 @@ from gridmill.cli.service_options import (
 from gridmill.cli.session import InterruptHandler, Json, emit, print_error, session
 from gridmill.cli.tables import COLOURS, table
 from gridmill.domain.amounts import show_bytes, show_count, show_number
+from gridmill.domain.artifact import Alias
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import LAST_PORT
 from gridmill.domain.project import DEFAULT
+from gridmill.domain.promotion import Promotion
 from gridmill.domain.service import Service, ServiceState, ServiceView
 from gridmill.domain.service_features import ViewReport
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
@@ -55,12 +57,31 @@ _IN_TROUBLE = (ServiceState.FAILING, ServiceState.RESTARTING, *_ENDED)
 
 
 class Updatable(StrEnum):
-    """The kinds of records that `update` and `rollback` change."""
+    """The kinds of records that `update` changes."""
 
     SERVICE = "service"
 
 
+class Promotable(StrEnum):
+    """The kinds of records that `promote` and `rollback` change."""
+
+    SERVICE = "service"
+    MODEL = "model"
+
+
 Noun = Annotated[Updatable, typer.Argument(metavar="service", help="What is changed.", show_default=False)]
+PromotedNoun = Annotated[
+    Promotable, typer.Argument(metavar="service|model", help="What is changed.", show_default=False)
+]
+PromotedName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="Name of the service, or PIPELINE/JOB@ALIAS.",
+        show_default=False,
+        autocompletion=complete_services,
+    ),
+]
 Name = Annotated[
     str,
     typer.Argument(
@@ -298,31 +319,55 @@ def update(
     _check(view, waited=wait)
 
 
-def promote(context: typer.Context, noun: Noun, name: Name, wait: Wait = True, json: Json = False) -> None:
-    """Make the canary of a service its version, which gets all requests, without a failed request.
+def promote(
+    context: typer.Context, noun: PromotedNoun, name: PromotedName, wait: Wait = True, json: Json = False
+) -> None:
+    """Make the canary of a service its version, without a failed request; or move the alias of a model to the
+    version that waits for approval.
 
-    `gridmill rollback service NAME` returns to the version before.
+    `gridmill rollback` with the same arguments returns to the version before.
     """
-    del noun
     with session(context) as client:
+        if noun is Promotable.MODEL:
+            return _print_alias(client.promote_alias(name), as_json=json)
         view = client.promote_service(name)
         view = _wait(client, view) if wait else view
     _print(view, as_json=json)
     _check(view, waited=wait)
 
 
-def rollback(context: typer.Context, noun: Noun, name: Name, wait: Wait = True, json: Json = False) -> None:
+def rollback(
+    context: typer.Context, noun: PromotedNoun, name: PromotedName, wait: Wait = True, json: Json = False
+) -> None:
     """Remove the canary of a service. Without a canary, return to the version before the last update.
 
     No request fails. After it has returned to a version, the service follows no alias. To follow one again:
-    gridmill update service NAME --model PIPELINE/JOB@ALIAS.
+    gridmill update service NAME --model PIPELINE/JOB@ALIAS. For the alias of a model, refuse the version that
+    waits for approval; without one, return to the version before the last move by a comparison.
     """
-    del noun
     with session(context) as client:
+        if noun is Promotable.MODEL:
+            return _print_alias(client.rollback_alias(name), as_json=json)
         view = client.rollback_service(name)
         view = _wait(client, view) if wait else view
     _print(view, as_json=json)
     _check(view, waited=wait)
+
+
+def _print_alias(alias: Alias, *, as_json: bool) -> None:
+    if as_json:
+        return emit(alias)
+    print(f"alias {alias.id} names {alias.version}")
+    if alias.promotion is not None:
+        print(f"  {alias.promotion.measured.candidate} {alias.promotion.text}")
+
+
+def promotion_text(alias_id: str, promotion: Promotion | None) -> str:
+    """Return the last comparison of an alias in one line, with the commands that decide if it waits."""
+    if promotion is None:
+        return ""
+    commands = f" (gridmill promote model {alias_id}, or gridmill rollback model {alias_id})"
+    return f"{promotion.text}{commands if promotion.is_waiting else ''}"
 
 
 def _wait(client: Client, view: ServiceView) -> ServiceView:
@@ -423,6 +468,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("version", service.version),
         *_loaded(report if view.since is not None else None),
         ("follows", service.follows),
+        ("last comparison", promotion_text(service.follows, view.promotion)),
         ("canary", f"{service.canary} gets {service.canary_percent:g} %" if service.canary else ""),
         ("version before", service.previous),
         ("replicas", f"{view.ready} of {_range(service)} ready"),

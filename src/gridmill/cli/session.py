@@ -95,6 +95,7 @@ TIMES: Mapping[str, frozenset[str]] = {
     "Offer": frozenset({"read"}),
     "Pod": frozenset({"began", "ends"}),
     "Project": frozenset({"used_at"}),
+    "Promotion": frozenset({"created", "decided"}),
     "Run": frozenset({"created", "started", "ended", "due"}),
     "Schedule": frozenset({"since", "done"}),
     "ScheduleView": frozenset({"next"}),

@@ -35,7 +35,7 @@ from gridmill.cli.leases import HEAD as LEASES
 from gridmill.cli.leases import lease_row
 from gridmill.cli.render import run_table
 from gridmill.cli.services import HEAD as SERVICES
-from gridmill.cli.services import service_row
+from gridmill.cli.services import promotion_text, service_row
 from gridmill.cli.session import Json, console, emit, session, show_table
 from gridmill.cli.session import show as show_text
 from gridmill.cli.tables import FittedTable, table
@@ -509,8 +509,8 @@ _TABLES: Mapping[Noun, _Table] = {
     ),
     Noun.LEASE: (LEASES, lease_row),
     Noun.ALIAS: (
-        ("alias", "stands for", "set"),
-        lambda one: (one.id, alias_target(one), moment(one.changed)),
+        ("alias", "stands for", "set", "last comparison"),
+        lambda one: (one.id, alias_target(one), moment(one.changed), promotion_text(one.id, one.promotion)),
     ),
     Noun.SECRET: (
         ("secret", "version", "created", "changed", "used by", ""),

@@ -188,6 +188,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         **_each("model", "use `models: [JOB]`"),
         **_each("data input from table", "use `dataset`"),
         **_each("metric", "use `best_by`"),
+        **_each("alias champion margin", "use `promote: {alias: PIPELINE/JOB@ALIAS}`"),
         **_each("batch_size chunks", "use `shards`"),
         **_each("gpus gpu", _GPUS),
     },

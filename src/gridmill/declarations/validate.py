@@ -33,6 +33,7 @@ def check(document: YamlDocument, pipeline: Pipeline) -> list[Problem]:
     problems += _schedules(document, pipeline)
     problems += _resource_types(document, pipeline)
     problems += _overwritten_keys(document, pipeline)
+    problems += _aliases_of_others(document, pipeline)
     return problems or list(_cycle(document, pipeline))
 
 
@@ -101,6 +102,23 @@ def _overwritten_keys(document: YamlDocument, pipeline: Pipeline) -> Iterator[Pr
                     f"the dataset's column `{name}` has the same name as a column of the prediction",
                     KEYS_HINT,
                 )
+
+
+def _aliases_of_others(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]:
+    """Yields a problem for each prediction that would move an alias of another model."""
+    for job in pipeline.jobs:
+        terms = job.prediction.promote if job.prediction is not None else None
+        if job.prediction is None or terms is None:
+            continue
+        model = job.prediction.models[0]
+        wanted = model if "/" in model else f"{pipeline.name}/{model}"
+        name, _, alias = terms.alias.partition("@")
+        if name != wanted:
+            yield document.problem(
+                ("jobs", job.name, "prediction", "promote", "alias"),
+                f"`{terms.alias}` is an alias of `{name}`, but the model is `{wanted}`",
+                f"Write `{wanted}@{alias}`.",
+            )
 
 
 def _same_variables(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.metrics import read_metric
+from gridmill.domain.promotion import Promotion
 from gridmill.domain.sql_statement import Given
 from gridmill.errors import InputError
 
@@ -106,7 +107,8 @@ class Alias:
 
     The alias means the version `number`. Without a number, the alias means the version that is currently the
     best by `metric` (a name from the metrics of the versions, or `max:NAME`, `min:NAME`). `changed` is the
-    time when the alias was set (Unix seconds).
+    time when the alias was set (Unix seconds). `promotion` is the last comparison of a new version with the
+    version of the alias, by a prediction with `promote`.
     """
 
     id: str
@@ -115,6 +117,12 @@ class Alias:
     number: int | None = None
     metric: str = ""
     changed: float = 0.0
+    promotion: Promotion | None = None
+
+    @property
+    def version(self) -> str:
+        """The id of the version that the alias names; empty for the best version by a metric."""
+        return f"{self.name}@{self.number}" if self.number is not None else ""
 
 
 def split_reference(reference: str) -> tuple[str, str]:

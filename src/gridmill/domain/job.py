@@ -330,6 +330,11 @@ class Job:
         `pipeline/job` for the latest version, `pipeline/job@3`, or `pipeline/job@prod`."""
         return tuple([name for name in named if "/" in name]) if (named := self._names_read()) else ()
 
+    @property
+    def optional_names(self) -> tuple[str, ...]:
+        """The results of other pipelines that the job reads only if they have a version."""
+        return self.prediction.optional_references if self.prediction is not None else ()
+
     def _names_read(self) -> Collection[str]:
         references = (*self.needs, *self.spec.references())
         return dict.fromkeys(references) if references else ()
@@ -360,7 +365,8 @@ def _wanted(job: Job, reference: str) -> tuple[ArtifactKind, ...]:
     can read artifacts of any kind."""
     learned = job.training or job.prediction
     if learned is not None:
-        return (ArtifactKind.MODEL,) if reference in learned.models else (ArtifactKind.DATASET,)
+        models = (*learned.models, *job.optional_names)
+        return (ArtifactKind.MODEL,) if reference in models else (ArtifactKind.DATASET,)
     if job.sink is not None:
         return (ArtifactKind.SINK,)
     return _TABLES if job.dataset is not None else ()

@@ -12,6 +12,7 @@ from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import DEFAULT
+from gridmill.domain.promotion import Promotion
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.service_features import FeatureDefinition, FeatureSettings, view_bytes
 from gridmill.domain.service_keys import ServiceKey, key_lines
@@ -205,6 +206,7 @@ class ServiceView:
     """A service as the user interfaces show it. `state` is its present state, and `message` is the reason if
     it does not run as it should. `url` is its address; empty until a replica has listened for the first time.
     `rental` is the price and the limits of the rented machine on which it runs; empty if there is none.
+    `promotion` is the last comparison of a new version with that of the followed alias.
     `ready` is the number of replicas that are ready, and `since` is the time since which the process of the
     service runs (None: it does not run). The record `service` has the report with each replica."""
 
@@ -215,6 +217,7 @@ class ServiceView:
     since: float | None = None
     message: str = ""
     rental: str = ""
+    promotion: Promotion | None = None
 
     @property
     def name(self) -> str:

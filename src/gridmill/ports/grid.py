@@ -346,6 +346,19 @@ class Versions(Altering, Protocol):
         than `expected`, InputError, NotFoundError for a version that does not exist.
         """
 
+    def promote_alias(self, alias_id: str) -> Alias:
+        """Move an alias to the new version that was better and waits for approval.
+
+        Raises ConflictError if no version waits, or if the alias names another version than the one with
+        which the new version was compared; NotFoundError.
+        """
+
+    def rollback_alias(self, alias_id: str) -> Alias:
+        """Refuse the version that waits for approval, or undo the last move by a comparison.
+
+        Raises ConflictError if the last move of the alias was not made by a comparison, NotFoundError.
+        """
+
     def remove_alias(self, alias_id: str) -> None:
         """Delete an alias; its version stays.
 

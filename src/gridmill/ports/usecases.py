@@ -168,6 +168,8 @@ _ROWS = (
         sent={"alias.id": "alias_id"},
         limits={"expected": ArgumentLimits(ge=0)},
     ),
+    _row("promote_alias", "POST /aliases/{alias_id:path}/promote", "aliases", _OPERATOR),
+    _row("rollback_alias", "POST /aliases/{alias_id:path}/rollback", "aliases", _OPERATOR),
     _row("remove_alias", "DELETE /aliases/{alias_id:path}", "aliases", _OPERATOR),
     _list("schedules", "GET /schedules", "schedules"),
     _row(

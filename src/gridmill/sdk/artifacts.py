@@ -87,6 +87,16 @@ class VersionVerbs(Connected):
         kept = Alias(id=f"{name}@{alias}", name=name, alias=alias, number=version, metric=best_by)
         return self.grid.set_alias(kept, expected=expected)
 
+    def promote_alias(self, reference: str) -> Alias:
+        """Move an alias (`weather/lstm@champion`) to the new version that waits for approval. Raises
+        ConflictError if no version waits, NotFoundError."""
+        return self.grid.promote_alias(reference)
+
+    def rollback_alias(self, reference: str) -> Alias:
+        """Refuse the version that waits for approval, or return the alias to the version before the last move
+        by a comparison. Raises ConflictError, NotFoundError."""
+        return self.grid.rollback_alias(reference)
+
     def remove_alias(self, reference: str) -> None:
         """Delete an alias (`weather/lstm@prod`). The version to which the alias refers is not deleted."""
         self.grid.remove_alias(reference)

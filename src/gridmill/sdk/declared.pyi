@@ -10,6 +10,7 @@ import gridmill.domain.dataset
 import gridmill.domain.job
 import gridmill.domain.pipeline
 import gridmill.domain.prediction
+import gridmill.domain.promotion
 import gridmill.domain.resource
 import gridmill.domain.retention
 import gridmill.domain.route
@@ -371,6 +372,7 @@ class PredictionSpec(gridmill.domain.prediction.PredictionSpec, metaclass=Declar
         best_by: Text | None = ...,
         shards: int | None = ...,
         workers: int | str | None = ...,
+        promote: gridmill.domain.promotion.PromotionSpec | Given | Text | None = ...,
         trust: bool | None = ...,
     ) -> None: ...
 

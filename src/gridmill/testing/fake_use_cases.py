@@ -46,6 +46,7 @@ from gridmill.domain.machine_image import ImageOrder, ImageView
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.project import Project, ProjectView
+from gridmill.domain.promotion import approved, refused
 from gridmill.domain.resource import MeasuredUse, Measurement, Resource, Sizing
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.sink_overrides import Alterations, SinkChange, with_change
@@ -503,6 +504,27 @@ class FakeVersions(FakeRenting):
             raise StaleVersionError(f"{alias.id} was changed meanwhile")
         self._aliases[alias.id] = replace(alias, changed=1_700_000_000.0)
         return self._aliases[alias.id]
+
+    def promote_alias(self, alias_id: str) -> Alias:
+        """See Versions."""
+        before = self._known_alias(alias_id)
+        promotion = approved(before.promotion, alias_id, before.version, 1_700_000_000.0)
+        number = int(split_reference(promotion.measured.candidate)[1])
+        self._aliases[alias_id] = replace(before, number=number, promotion=promotion)
+        return self._aliases[alias_id]
+
+    def rollback_alias(self, alias_id: str) -> Alias:
+        """See Versions."""
+        before = self._known_alias(alias_id)
+        self._aliases[alias_id] = replace(
+            before, promotion=refused(before.promotion, alias_id, 1_700_000_000.0)
+        )
+        return self._aliases[alias_id]
+
+    def _known_alias(self, alias_id: str) -> Alias:
+        if alias_id not in self._aliases:
+            raise NotFoundError(f"there is no alias {alias_id!r}")
+        return self._aliases[alias_id]
 
     def remove_alias(self, alias_id: str) -> None:
         """See Versions."""

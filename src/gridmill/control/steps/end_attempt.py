@@ -17,6 +17,7 @@ from gridmill.control.steps.job_terms import over_budget
 from gridmill.control.steps.latest import note_latest
 from gridmill.control.steps.lineage import with_origin
 from gridmill.control.steps.output_folders import discard_parts, left_behind, output_uri, parts_of
+from gridmill.control.steps.promotions import note_promotion
 from gridmill.control.steps.provenance import is_declared_alike, look_up_provenance, note_made
 from gridmill.control.steps.services import note_calibration
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
@@ -144,6 +145,7 @@ def _settle(endings: Endings, transaction: Transaction, attempt: Attempt, outcom
             endings.catalog, endings.storage, transaction, after, attempt=ended, outputs=outcome.outputs
         )
         note_latest(endings.ledger, endings.storage, endings.problems, transaction, after)
+        after = note_promotion(endings.ledger, endings.storage, endings.problems, transaction, after, outcome)
         if job_run.checkpoints:
             transaction.then(partial(endings.discarded.append, job_run.checkpoints))
     if job_run.part is not None:

@@ -65,6 +65,8 @@ def inputs_of(catalog: Catalog, transaction: Transaction, job_run: JobRun) -> tu
             artifact = fetch_artifact(catalog, artifact_id)
             inputs.append(Input(name=need.rpartition("/")[2], artifact=_kept(artifact, job_run)))
     for name in job_run.job.external_names:
+        if name in job_run.job.optional_names and (run is None or name not in run.settled):
+            continue
         settled = _settled(catalog, run, name, job_run)
         check_kind(job_run.job, name, settled)
         inputs.append(Input(name=name, artifact=_kept(settled, job_run)))

@@ -35,7 +35,9 @@ def check_names_exist(catalog: Catalog, jobs: Iterable[Job]) -> None:
 
 def unknown_name(catalog: Catalog, reference: str, job: Job) -> InputError | None:
     """Return the message about a name that has no version. The result is None for a name that has a
-    version."""
+    version, or that needs none."""
+    if reference in job.optional_names:
+        return None
     try:
         find_version(catalog, reference)
     except NotFoundError as error:

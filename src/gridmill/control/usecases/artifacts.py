@@ -4,6 +4,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.removable import check_removal, plan_removal, removed_uris
 from gridmill.control.steps.latest import note_set
 from gridmill.control.steps.lineage import code_of, names_of, version_view
+from gridmill.control.steps.promotions import moved_alias, note_user_decision
 from gridmill.control.steps.references import best_by, find_alias, find_version, versions_of
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, check_alias, split_reference
@@ -22,6 +23,7 @@ from gridmill.domain.comparison import (
 from gridmill.domain.frozen import replace
 from gridmill.domain.metrics import read_metric
 from gridmill.domain.naming import suggestion
+from gridmill.domain.promotion import Promotion, approved, expired, refused, returned
 from gridmill.domain.run import Attempt
 from gridmill.domain.version_manifest import VerificationResult, manifest_uri
 from gridmill.domain.views import RemovalPreview, VersionView
@@ -83,7 +85,8 @@ class VersionUseCases(UseCases):
                 raise StaleVersionError(_moved(alias, before, expected))
             if before is not None:
                 self._ledger.fetch(Alias, alias.id)
-            kept = replace(alias, changed=transaction.now)
+            promotion = expired(before.promotion, transaction.now) if before is not None else None
+            kept = replace(alias, changed=transaction.now, promotion=promotion)
             transaction.put(kept)
             note_set(self._control.storage, self._control.problems, transaction, before, kept)
         return kept
@@ -111,6 +114,35 @@ class VersionUseCases(UseCases):
         """Delete an alias of a version. The call also succeeds if the alias does not exist."""
         with self._node.changing() as transaction:
             self._delete_alias(transaction, alias_id)
+
+    def promote_alias(self, alias_id: str) -> Alias:
+        """Move an alias to the version that waits for approval."""
+        with self._node.changing() as transaction:
+            before = self._ledger.fetch(Alias, alias_id)
+            promotion = approved(before.promotion, alias_id, before.version, transaction.now)
+            return self._move_alias(transaction, before, promotion.measured.candidate, promotion)
+
+    def rollback_alias(self, alias_id: str) -> Alias:
+        """Refuse the version that waits for approval, or return an alias to the version before."""
+        with self._node.changing() as transaction:
+            before = self._ledger.fetch(Alias, alias_id)
+            if before.promotion is None or not before.promotion.is_waiting:
+                promotion = returned(before.promotion, alias_id, before.version, transaction.now)
+                return self._move_alias(transaction, before, promotion.measured.serving, promotion)
+            after = replace(before, promotion=refused(before.promotion, alias_id, transaction.now))
+            transaction.put(after)
+            note_user_decision(transaction, after)
+            return after
+
+    def _move_alias(
+        self, transaction: Transaction, before: Alias, version: str, promotion: Promotion
+    ) -> Alias:
+        self._check_alive(version)
+        after = moved_alias(before.id, version, promotion, transaction.now)
+        transaction.put(after)
+        note_set(self._control.storage, self._control.problems, transaction, before, after)
+        note_user_decision(transaction, after)
+        return after
 
     def _delete_alias(self, transaction: Transaction, alias_id: str) -> None:
         before = find_alias(self._ledger, alias_id)

@@ -2,7 +2,7 @@
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.steps.certificates import check_certificate
-from gridmill.control.steps.references import fetch_artifact, find_version
+from gridmill.control.steps.references import fetch_artifact, find_alias, find_version
 from gridmill.control.steps.run_lifecycle import begin_run, resource_of, stop_run
 from gridmill.control.steps.service_features import (
     define_features,
@@ -26,6 +26,7 @@ from gridmill.domain.footprint import REPLICA_BYTES
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.naming import LAST_PORT, check_name
 from gridmill.domain.project import DEFAULT
+from gridmill.domain.promotion import Promotion
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.service import (
@@ -447,7 +448,13 @@ class ServiceUseCases(ServiceSizeUseCases):
             since=attempt.started if attempt is not None else None,
             message="; ".join(filter(None, messages)),
             rental=self._rental_text(service, attempt),
+            promotion=self._promotion(service),
         )
+
+    def _promotion(self, service: Service) -> Promotion | None:
+        """Return the last comparison of the alias that a service follows."""
+        alias = find_alias(self._ledger, service.follows) if service.follows else None
+        return alias.promotion if alias is not None else None
 
     def _rental_text(self, service: Service, attempt: Attempt | None) -> str:
         """Return the cost and the limits of a service on a rented machine; empty for all other services."""

@@ -75,17 +75,19 @@ def compare(context: JobContext, spec: PredictionSpec, candidates: Sequence[Cand
     dataset = context.input(spec.dataset)
     parts = open_partitions(context.below_root(dataset.output.uri))
     for candidate in candidates:
-        _check_dataset(candidate, dataset, parts)
+        check_dataset(candidate, dataset, parts)
     if len(candidates) == 1:
         return Comparison()
-    rows = _labelled_rows(parts, candidates[0].card)
+    rows = labelled_rows(parts, candidates[0].card, SPLIT)
     if len(rows) == 0:
         return _stored(candidates, dataset)
-    tables = {one.name: _predicted(context, spec, one, dataset, parts, rows) for one in candidates}
+    tables = {one.name: predicted(context, SPLIT, one, dataset, parts, rows) for one in candidates}
     return _compared(context, candidates, dataset, parts, rows, tables)
 
 
-def _check_dataset(candidate: Candidate, dataset: Artifact, parts: Partitions) -> None:
+def check_dataset(candidate: Candidate, dataset: Artifact, parts: Partitions) -> None:
+    """Raise InputError if the candidate predicts another label than that of the dataset, and DataError if the
+    dataset lacks a column that the candidate needs."""
     mine, dataset_of_model = (
         model_signature(candidate.card),
         dataset_signature(dataset.output.details, parts.schema),
@@ -106,14 +108,14 @@ def _check_dataset(candidate: Candidate, dataset: Artifact, parts: Partitions) -
         )
 
 
-def _labelled_rows(parts: Partitions, card: ModelCard) -> Integers:
-    """Return the validation rows that have every label. The result is empty if the dataset has no split or
-    no label."""
+def labelled_rows(parts: Partitions, card: ModelCard, split: str | None) -> Integers:
+    """Return the rows of a split that have every label. If `split` is None, the rows of all splits are
+    returned. The result is empty if the dataset has no split or no label."""
     names = set(parts.schema.names)
-    if "split" not in names or not set(card.labels) <= names:
+    if (split is not None and "split" not in names) or not set(card.labels) <= names:
         return np.zeros(0, np.int64)
-    table = parts.read([*card.labels, "split"])
-    selected = of_split(table["split"], SPLIT)
+    table = parts.read([*card.labels, *(["split"] if split is not None else [])])
+    selected = of_split(table["split"], split) if split is not None else np.ones(table.num_rows, bool)
     for name in card.labels:
         selected &= np.asarray(pc.is_valid(table[name]).to_numpy(), bool)
         if pa.types.is_floating(table[name].type):
@@ -147,9 +149,9 @@ def _stored(candidates: Sequence[Candidate], dataset: Artifact) -> Comparison:
     return Comparison(metrics=metrics, stored=True)
 
 
-def _predicted(
+def predicted(
     context: JobContext,
-    spec: PredictionSpec,
+    split: str | None,
     candidate: Candidate,
     dataset: Artifact,
     parts: Partitions,
@@ -160,9 +162,9 @@ def _predicted(
     check_order(parts, candidate.card)
     work = ShardWork(
         dataset=context.below_root(dataset.output.uri),
-        model=_folder(context, candidate),
+        model=folder_of(context, candidate),
         output=context.work,
-        split=SPLIT,
+        split=split,
         shards=(),
         threads=context.threads,
         python=context.python(candidate.name),
@@ -173,7 +175,8 @@ def _predicted(
     return table.take(pa.array(place))
 
 
-def _folder(context: JobContext, candidate: Candidate) -> Path:
+def folder_of(context: JobContext, candidate: Candidate) -> Path:
+    """Return the folder with the files of a candidate."""
     return context.below_root(candidate.artifact.output.uri)
 
 
@@ -185,7 +188,9 @@ def _compared(
     rows: Integers,
     tables: Mapping[str, pa.Table],
 ) -> Comparison:
-    seen = {one.name: seen_rows(_folder(context, one), one.card, dataset, parts, rows) for one in candidates}
+    seen = {
+        one.name: seen_rows(folder_of(context, one), one.card, dataset, parts, rows) for one in candidates
+    }
     train = {name: one.train for name, one in seen.items()}
     is_known = np.logical_and.reduce([one.known for one in seen.values() if one.known.any()] or [rows >= 0])
     left_out = {

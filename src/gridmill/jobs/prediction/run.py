@@ -31,6 +31,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobSize
 from gridmill.domain.metrics import HIGHER_IS_BETTER
 from gridmill.domain.prediction import KEYS_HINT, OWN_COLUMNS, PredictionSpec
+from gridmill.domain.promotion import PROMOTION, PromotionMeasurement
 from gridmill.errors import InputError
 from gridmill.jobs.child_processes import in_child
 from gridmill.jobs.classes import probability_columns
@@ -52,6 +53,7 @@ from gridmill.jobs.prediction.finish import (
     take_together,
     write_done,
 )
+from gridmill.jobs.prediction.promotion import check_alias_of, measure_promotion
 from gridmill.jobs.prediction.shards import RowRange, check_order, pieces_of, selected_rows, spans_of
 from gridmill.jobs.prediction.swarm import ShardDone, ShardQueue, add_up, run_swarm
 from gridmill.jobs.prediction.worker import ShardWork
@@ -237,6 +239,7 @@ def run(context: JobContext) -> JobResult:
     for candidate in candidates:
         check_keys(candidate)
     check_metric(spec.best_by, candidates[0].card.objective, BEST_BY)
+    check_alias_of(spec, candidates[0])
     begun = in_child(lambda: _begin(context, spec, candidates), "comparing the models", context.work)
     comparison, plan = from_builtins(begun["comparison"], Comparison), begun["plan"]
     choice = choose(candidates, comparison, spec.best_by)
@@ -263,6 +266,8 @@ def run(context: JobContext) -> JobResult:
         "train_rows": learned.value,
         "unknown_rows": sum(shard.unknown for shard in done.shards),
     } | ({"parts": len(context.order.parts)} if context.order.parts else {})
+    if begun["promotion"] is not None:
+        facts[PROMOTION] = begun["promotion"]
     parallel = add_up(
         done.shards,
         work=f"{choice.candidate.artifact.name} ({choice.candidate.card.kind})",
@@ -308,15 +313,27 @@ def _workers(context: JobContext, spec: PredictionSpec) -> int:
 
 
 def _candidates(context: JobContext, spec: PredictionSpec) -> list[Candidate]:
-    result = []
-    for name in spec.models:
-        artifact = context.input(name)
-        if artifact.kind != ArtifactKind.MODEL:
-            raise InputError(f"{name!r} is a {artifact.kind}, not a model", place="prediction.models")
-        card = load_card(context.below_root(artifact.output.uri))
-        check_trust(card, name, spec.trust, "prediction.trust")
-        result.append(Candidate(name=name, artifact=artifact, card=card))
-    return result
+    return [_candidate(context, spec, name) for name in spec.models]
+
+
+def _candidate(context: JobContext, spec: PredictionSpec, name: str) -> Candidate:
+    artifact = context.input(name)
+    if artifact.kind != ArtifactKind.MODEL:
+        raise InputError(f"{name!r} is a {artifact.kind}, not a model", place="prediction.models")
+    card = load_card(context.below_root(artifact.output.uri))
+    check_trust(card, name, spec.trust, "prediction.trust")
+    return Candidate(name=name, artifact=artifact, card=card)
+
+
+def _measured(context: JobContext, spec: PredictionSpec, candidate: Candidate) -> PromotionMeasurement | None:
+    """Compare the model with the version that the alias names. A part of a job compares nothing, because the
+    attempt that combines the parts does."""
+    if spec.promote is None or context.order.part is not None:
+        return None
+    alias = spec.promote.alias
+    has_version = any(entry.name == alias for entry in context.order.inputs)
+    serving = _candidate(context, spec, alias) if has_version else None
+    return measure_promotion(context, spec, spec.promote, candidate, serving)
 
 
 def _begin(context: JobContext, spec: PredictionSpec, candidates: Sequence[Candidate]) -> dict[str, Any]:
@@ -324,7 +341,12 @@ def _begin(context: JobContext, spec: PredictionSpec, candidates: Sequence[Candi
     needs heavy libraries and runs before the workers start."""
     comparison = compare(context, spec, candidates)
     plan = _plan(context, spec, choose(candidates, comparison, spec.best_by))
-    return {"comparison": to_builtins(comparison), "plan": plan}
+    measured = _measured(context, spec, candidates[0])
+    return {
+        "comparison": to_builtins(comparison),
+        "plan": plan,
+        "promotion": to_builtins(measured) if measured is not None else None,
+    }
 
 
 def _plan(context: JobContext, spec: PredictionSpec, choice: ModelChoice) -> dict[str, Any]:
