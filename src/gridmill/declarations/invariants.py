@@ -52,6 +52,8 @@ EXACTLY_ONE: Mapping[type, tuple[str, ...]] = {
     DatasetSpec: ("basis", "sql"),
     SqlSource: ("table", "query"),
 }
+INSTEAD: Mapping[type, str] = {ScheduleSpec: "drift"}
+"""A field that can be given instead of exactly one of these fields, or beside it."""
 AT_LEAST_ONE: Mapping[type, tuple[str, ...]] = {TrainingSpec: ("dataset", "file")}
 """The fields of which the JSON Schema requires at least one. The method `check()` finds a record
 without any of them."""
@@ -112,8 +114,11 @@ def _exactly_one(noun: Noun) -> Iterator[InvariantViolation]:
         return
     given = [written(name) for name in choices if getattr(noun, name) is not None]
     names = ", ".join(dict.fromkeys(written(name) for name in choices))
+    instead = INSTEAD.get(type(noun), "")
     if not given:
-        yield InvariantViolation(message=f"needs one of {names}")
+        if not instead or getattr(noun, instead) is None:
+            names += f", {instead}" if instead else ""
+            yield InvariantViolation(message=f"needs one of {names}")
     elif len(given) > 1:
         yield InvariantViolation(
             message=f"has {' and '.join(given)}; only one of {names} can be given", path=(given[-1],)

@@ -118,15 +118,14 @@ def with_values(pipeline: Pipeline, filled: SubstitutedDocument) -> tuple[Pipeli
 
 
 def _continuous(pipeline: Pipeline, filled: SubstitutedDocument) -> Iterator[Problem]:
-    """Yields a problem if a pipeline with a continuous schedule uses due times, because such a schedule has
-    no due times."""
+    """Yields a problem if a pipeline uses due times and has a continuous schedule or a schedule by drift,
+    because the runs of such a schedule have no due times."""
     at: dict[FieldPath, ScheduleSpec | None] = {("schedule",): pipeline.schedule}
     at |= {("jobs", job.name, "schedule"): job.schedule for job in pipeline.jobs}
     for path, spec in at.items():
-        if spec is not None and spec.continuous is not None:
-            message = (
-                f"a continuous schedule has no due times, but the pipeline uses `${{{filled.awaits[0]}}}`"
-            )
+        if spec is not None and (spec.continuous is not None or spec.drift is not None):
+            kind = "a continuous schedule" if spec.continuous is not None else "a schedule by drift"
+            message = f"{kind} has no due times, but the pipeline uses `${{{filled.awaits[0]}}}`"
             yield filled.document.problem(
                 path, message, "Use `schedule: {every: 1h}` or `schedule: {cron: ...}`."
             )

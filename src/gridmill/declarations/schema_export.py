@@ -9,7 +9,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema as core
 
 from gridmill.declarations.field_reference import default_of, field_reference, noun_reference
-from gridmill.declarations.invariants import AT_LEAST_ONE, EXACTLY_ONE, written
+from gridmill.declarations.invariants import AT_LEAST_ONE, EXACTLY_ONE, INSTEAD, written
 from gridmill.declarations.scalars import ScalarType
 from gridmill.declarations.schema import KINDS, FieldSchema, can_be_true, document_schema, shorthand
 
@@ -84,9 +84,11 @@ class _Generator(GenerateJsonSchema):
         if required:
             made["required"] = required
         if noun in EXACTLY_ONE:
-            made["oneOf"] = [
+            choices: list[dict[str, Any]] = [
                 {"required": [name]} for name in dict.fromkeys(written(one) for one in EXACTLY_ONE[noun])
             ]
+            alone = {"required": [INSTEAD.get(noun)], "not": {"anyOf": choices}}
+            made["oneOf"] = [*choices, alone] if noun in INSTEAD else choices
         if noun in AT_LEAST_ONE:
             made["anyOf"] = [{"required": [name]} for name in AT_LEAST_ONE[noun]]
         return {**made, "additionalProperties": False}

@@ -93,6 +93,31 @@ class VersionDrift:
         return f"{state}: {shown} (PSI of {self.rows} rows; limit {DRIFT_BEGINS:g})"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftPeriod:
+    """The time since which the requests to a version drift, in Unix seconds."""
+
+    version: str
+    since: float
+
+
+def drift_periods(
+    before: Sequence[DriftPeriod], reported: Sequence[VersionDrift], now: float
+) -> tuple[DriftPeriod, ...]:
+    """Return the versions that drift, with the times at which their drift began. A version keeps its time
+    while its report has too few rows, for example after a restart of the service. A version that is not
+    reported any more is left out. Without any report, nothing changes."""
+    if not reported:
+        return tuple(before)
+    since = {one.version: one.since for one in before}
+    periods: list[DriftPeriod] = []
+    for one in reported:
+        is_drifting = bool(one.drifting) if one.features else one.label in since
+        if is_drifting:
+            periods.append(DriftPeriod(version=one.label, since=since.get(one.label, now)))
+    return tuple(periods)
+
+
 class DriftChange(StrEnum):
     """A change that is an event."""
 

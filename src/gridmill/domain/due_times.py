@@ -7,17 +7,19 @@ previous due time.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
-from math import floor, inf
+from math import floor, inf, isfinite
 from typing import Any
 
 from gridmill.domain.backfill import Backfill, Chunk, ChunkState, chunk_id, spans
 from gridmill.domain.calendar import local_time, months_later, zone_named
+from gridmill.domain.drift import DriftPeriod
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
 from gridmill.domain.naming import read_moment
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.schedule import CatchUp, Continuous, Overlap, Schedule, ScheduleSpec
+from gridmill.domain.service import Service
 from gridmill.domain.states import FINISHED_JOBS, RunState
 from gridmill.errors import PipelineError
 
@@ -56,7 +58,8 @@ def _cron() -> Any:  # noqa: ANN401  gridmill.domain.cron; most runs do not need
 
 
 def next_after(spec: ScheduleSpec, since: float, time: float) -> float:
-    """Return the first due time after `time`, in Unix seconds; infinite for a continuous schedule."""
+    """Return the first due time after `time`, in Unix seconds; infinite for a schedule without
+    times."""
     if spec.every_seconds is not None:
         return since + (floor((time - since) / spec.every_seconds) + 1) * spec.every_seconds
     if spec.every_months is not None:
@@ -110,8 +113,7 @@ def upcoming(schedule: Schedule, now: float, count: int) -> tuple[float, ...]:
         return ()
     times: list[float] = []
     base = max(now, _base(schedule, now))
-    while len(times) < count:
-        base = next_after(schedule.spec, schedule.since, base)
+    while len(times) < count and isfinite(base := next_after(schedule.spec, schedule.since, base)):
         times.append(base)
     return tuple(times)
 
@@ -138,6 +140,37 @@ def decide(schedule: Schedule, now: float, *, awake_since: float, active: str = 
             look_at=next_after(spec, schedule.since, now), message=f"waits for the end of {active}"
         )
     return DueDecision(start=at, done=at)
+
+
+def drift_name(drift: DriftPeriod) -> str:
+    """Return the name of a drift, which no other drift of the service has."""
+    return f"{drift.version} since {drift.since:.3f}"
+
+
+def decide_drift(
+    schedule: Schedule, service: Service | None, now: float, *, active: str = "", has_failed: bool = False
+) -> DueDecision | None:
+    """Decide whether the drift of a service starts a run now. The result is None if nothing drifts. `service`
+    is None if there is no such service. `active` is the name of an active run of the pipeline. `has_failed`
+    means that the last run that a drift started has failed or was stopped."""
+    trigger = schedule.spec.drift
+    if trigger is None or schedule.paused:
+        return None
+    if service is None:
+        return DueDecision(message=f"there is no service {trigger.service!r} whose drift could start a run")
+    drift, checked = service.drift, schedule.drift_checked
+    if drift is None:
+        return None
+    drifts = f"{drift.version} drifts in service {service.name}"
+    if schedule.drift_seen == drift_name(drift) and has_failed:
+        run = f"{schedule.drift_run} failed" if schedule.drift_run else "its run could not begin"
+        return DueDecision(message=f"{drifts}; {run}, so only the next drift starts a run")
+    again = -inf if checked is None else checked + trigger.pause_seconds
+    if now < again <= now + trigger.pause_seconds + CLOCK_SET_BACK_SECONDS:
+        return DueDecision(look_at=again, message=f"{drifts}; the pause after the last run is not over")
+    if active:
+        return DueDecision(message=f"{drifts}; waits for the end of {active}")
+    return DueDecision(start=drift.since)
 
 
 def room_for_block(continuous: Continuous, active: Sequence[Run], job_runs: Iterable[JobRun]) -> str:

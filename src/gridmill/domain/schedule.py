@@ -58,9 +58,36 @@ class Continuous:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DriftTrigger:
+    """A rule that starts a run when the requests of a service begin to drift.
+
+    `service` is the name of the service. A drift begins when the first feature or the prediction of the
+    served version drifts, and ends when none drifts any more. A run starts when the drift begins, and again
+    after each `pause` while the drift continues, because labels often arrive later than requests. If a run
+    fails, this drift starts no further run. A run waits until other runs of the pipeline have ended.
+    """
+
+    service: str
+    pause_seconds: float = 86_400.0
+
+    def check(self) -> None:
+        """Raise InputError for an empty name, or for a pause that is shorter than a second."""
+        if not self.service:
+            raise InputError("`service` is empty", place="drift.service")
+        if self.pause_seconds < 1:
+            raise InputError("`pause` must be 1s or more", place="drift.pause")
+
+    @property
+    def text(self) -> str:
+        """The rule as text, such as `drift of service rain (pause 1d)`."""
+        return f"drift of service {self.service} (pause {show_period(self.pause_seconds)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpec:
     """The declaration of the times at which a pipeline or one of its jobs runs: at intervals (`every`), at
-    the times of a `cron` expression, or whenever there is new data (`continuous`).
+    the times of a `cron` expression, whenever there is new data (`continuous`), or when the requests of a
+    service begin to drift (`drift`). `drift` can be set alone, or beside `every` or `cron`.
 
     `every` is counted from the time when the schedule was first applied, and a run is also due at that time.
     `1mo` and `1y` are calendar months and years in the time zone `zone` (`Europe/Amsterdam`); a day is
@@ -74,6 +101,7 @@ class ScheduleSpec:
     every_months: int | None = None
     cron: str | None = None
     continuous: Continuous | None = None
+    drift: DriftTrigger | None = None
     zone: str = "UTC"
     catch_up: CatchUp = CatchUp.LATEST
     overlap: Overlap = Overlap.QUEUE
@@ -81,6 +109,12 @@ class ScheduleSpec:
     def check(self) -> None:
         """Raise InputError if an interval in seconds is shorter than a second, or if an interval in months
         is shorter than a month."""
+        if self.drift is not None and self.continuous is not None:
+            raise InputError(
+                "a continuous schedule cannot have `drift`",
+                hint="Give a job of the pipeline a schedule of its own.",
+                place="schedule.drift",
+            )
         if self.every_seconds is not None and self.every_seconds < 1:
             raise InputError("`every` must be 1s or more", place="schedule.every")
         if self.every_months is not None and self.every_months < 1:
@@ -88,13 +122,20 @@ class ScheduleSpec:
 
     @property
     def text(self) -> str:
-        """The schedule as text, such as `every 900 s`, `every 1mo UTC`, `cron 0 6 * * * UTC` or
-        `continuous`."""
+        """The schedule as text, such as `every 900 s`, `every 1mo UTC`, `cron 0 6 * * * UTC`, `continuous` or
+        `every 900 s; drift of service rain (pause 1d)`."""
+        times = self._times_text
+        return "; ".join(filter(None, (times, self.drift.text if self.drift is not None else "")))
+
+    @property
+    def _times_text(self) -> str:
         if self.cron is not None:
             return f"cron {self.cron} {self.zone}"
         if self.every_months is not None:
             return f"every {show_period(None, self.every_months)} {self.zone}"
-        return "continuous" if self.every_seconds is None else f"every {self.every_seconds:g} s"
+        if self.every_seconds is not None:
+            return f"every {self.every_seconds:g} s"
+        return "continuous" if self.continuous is not None else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +148,10 @@ class Schedule:
     number of due times that it skipped. `unchanged` is the number of due times at which there was no new
     data, so that no run started. `last_run` is the id of the newest run that the schedule started. `message`
     is the last action of the schedule, or the reason why it cannot start a run now.
+
+    `drift_seen` names the last drift that started a run, and `drift_run` is the last run that it started;
+    empty if the run could not begin. `drift_checked` is the last time at which a drift started a run, or at
+    which there was no new data for it (Unix seconds).
     """
 
     name: str
@@ -119,6 +164,9 @@ class Schedule:
     unchanged: int = 0
     skipped: int = 0
     message: str = ""
+    drift_seen: str = ""
+    drift_run: str = ""
+    drift_checked: float | None = None
 
     @property
     def pipeline(self) -> str:

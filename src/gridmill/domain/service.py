@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from gridmill.domain.artifact import LATEST, Artifact, ArtifactKind, split_reference
+from gridmill.domain.drift import DriftPeriod
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
@@ -115,7 +116,8 @@ class Service:
     `features` are the definitions of the contextual features that the service computes, by the ids of the
     versions of the model. If a version is missing, requests send all its features.
 
-    `report` is the last report of the process of the service, which belongs to the attempt `reported_by`.
+    `drifting` are the versions whose requests drift. `report` is the last report of the process of the
+    service, which belongs to the attempt `reported_by`.
     `route` is the router if the replicas run at another site; None if they run at the site `local` and accept
     connections at the address of the service themselves. `serving_job` is the job of the run whose replicas
     get the requests. `succession` is the change to another rented machine. Times are Unix times in seconds.
@@ -156,6 +158,13 @@ class Service:
     serving_job: str = JOB
     succession: Succession = NO_SUCCESSION
     features: Mapping[str, FeatureDefinition] = field(default_factory=dict)
+    drifting: tuple[DriftPeriod, ...] = ()
+
+    @property
+    def drift(self) -> DriftPeriod | None:
+        """The drift of the version that the service serves; None if it does not drift."""
+        served = (one for one in self.drifting if one.version == self.version and self.is_meant_to_run)
+        return next(served, None)
 
     @property
     def site(self) -> str:

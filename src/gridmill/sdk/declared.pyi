@@ -432,6 +432,7 @@ class ScheduleSpec(gridmill.domain.schedule.ScheduleSpec, metaclass=Declaring):
         every: Duration | None = ...,
         cron: Text | None = ...,
         continuous: gridmill.domain.schedule.Continuous | Given | None = ...,
+        drift: gridmill.domain.schedule.DriftTrigger | Given | Text | None = ...,
         zone: Text | None = ...,
         catch_up: gridmill.domain.schedule.CatchUp | str | None = ...,
         overlap: gridmill.domain.schedule.Overlap | str | None = ...,

@@ -16,6 +16,7 @@ from gridmill.domain.drift import (
     WINDOW_SECONDS,
     Bins,
     DriftChange,
+    DriftPeriod,
     FeatureDrift,
     TrainingStatistics,
     VersionDrift,
@@ -23,6 +24,7 @@ from gridmill.domain.drift import (
     changes,
     difference,
     drift_of,
+    drift_periods,
     merged,
     no_counts,
     psi,
@@ -138,3 +140,15 @@ def test_only_a_begin_and_an_end_are_changes():
     assert changes((drifting,), (calm,)) == ((DriftChange.ENDS, calm),)
     assert changes((drifting,), (VersionDrift(label="m@1"),)) == ()
     assert changes((drifting,), (VersionDrift(label="m@2"),)) == ()
+
+
+def test_a_drift_keeps_the_time_at_which_it_began_until_it_ends():
+    calm = VersionDrift(label="m@1", features=(FeatureDrift(name="temp", psi=0.1),))
+    drifting = VersionDrift(label="m@1", features=calm.features, drifting=("temp",))
+    began = drift_periods((), (drifting, VersionDrift(label="m@2")), 10.0)
+    assert began == (DriftPeriod(version="m@1", since=10.0),)
+    assert drift_periods(began, (drifting,), 20.0) == began
+    assert drift_periods(began, (VersionDrift(label="m@1", rows=3, drifting=("temp",)),), 20.0) == began
+    assert drift_periods(began, (), 20.0) == began
+    assert drift_periods(began, (calm,), 20.0) == ()
+    assert drift_periods(began, (VersionDrift(label="m@2"),), 20.0) == ()

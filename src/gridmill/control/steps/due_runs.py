@@ -2,10 +2,11 @@
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.state import ScheduleTimers
-from gridmill.domain.due_times import decide, upcoming
+from gridmill.domain.due_times import decide, decide_drift, upcoming
 from gridmill.domain.run import Run
 from gridmill.domain.schedule import Schedule
-from gridmill.domain.states import FINISHED_JOBS
+from gridmill.domain.service import Service
+from gridmill.domain.states import FINISHED_JOBS, RunState
 from gridmill.domain.views import ScheduleView
 from gridmill.ports.clock import Clock
 
@@ -29,6 +30,14 @@ def overlapping_run(ledger: Ledger, schedule: Schedule) -> str:
     return min(active, key=lambda run: run.order).id if active else ""
 
 
+def has_drift_run_failed(ledger: Ledger, schedule: Schedule) -> bool:
+    """Return whether the last run that a drift has started failed, was stopped, or could not begin."""
+    if not schedule.drift_seen:
+        return False
+    run = ledger.read(Run, schedule.drift_run) if schedule.drift_run else None
+    return run.state in (RunState.FAILED, RunState.STOPPED) if run is not None else not schedule.drift_run
+
+
 UPCOMING = 3
 """The number of future due times that are shown."""
 
@@ -45,5 +54,10 @@ def schedule_view(
     watch = timers.watches.get(schedule.name)
     if watch is not None and not schedule.paused:
         return ScheduleView(schedule=schedule, why=watch.message)
-    why = "paused" if schedule.paused else verdict.message or schedule.message
+    trigger = schedule.spec.drift
+    service = ledger.read(Service, trigger.service) if trigger is not None else None
+    has_failed = has_drift_run_failed(ledger, schedule)
+    by_drift = decide_drift(schedule, service, now, active=active, has_failed=has_failed)
+    drifts = by_drift.message if by_drift is not None else ""
+    why = "paused" if schedule.paused else verdict.message or drifts or schedule.message
     return ScheduleView(schedule=schedule, next=upcoming(schedule, now, UPCOMING), why=why)

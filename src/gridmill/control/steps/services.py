@@ -12,7 +12,7 @@ from gridmill.control.steps.gangs import send_to_pod
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.service_features import view_orders, with_definitions
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.drift import changes
+from gridmill.domain.drift import changes, drift_periods
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
 from gridmill.domain.pod_protocol import (
@@ -208,7 +208,8 @@ def note_report(transaction: Transaction, job_run: JobRun | None, event: PodEven
         add_event(transaction, service, ServiceState.RUNNING, f"drift of {one.label} {change}: {one.text}")
     # the port of a service with a router is the port of the router
     port = service.port or (report.port if service.route is None else 0)
-    noted = replace(service, report=report, reported_by=event.attempt_id, port=port)
+    drifting = drift_periods(service.drifting, report.drift, transaction.now)
+    noted = replace(service, report=report, reported_by=event.attempt_id, port=port, drifting=drifting)
     if noted.is_in_effect and noted.failures:
         noted = replace(noted, failures=0, problem="")
     transaction.put(noted)

@@ -20,7 +20,7 @@ from gridmill.control.state import (
     SourceWatch,
     Timeline,
 )
-from gridmill.control.steps.due_runs import active_runs, overlapping_run
+from gridmill.control.steps.due_runs import active_runs, has_drift_run_failed, overlapping_run
 from gridmill.control.steps.end_attempt import defect
 from gridmill.control.steps.reuse_forecast import unchanged_jobs, why_broken
 from gridmill.control.steps.run_forecast import run_forecasts
@@ -28,15 +28,28 @@ from gridmill.control.steps.run_lifecycle import as_altered, begin_run, chosen
 from gridmill.control.steps.source_listing import SourceListing, listed
 from gridmill.control.steps.stored_pipelines import with_values
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.due_times import DueDecision, closes_in, decide, due_times, room_for_block
+from gridmill.domain.drift import DriftPeriod
+from gridmill.domain.due_times import (
+    DueDecision,
+    closes_in,
+    decide,
+    decide_drift,
+    drift_name,
+    due_times,
+    room_for_block,
+)
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import When
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.schedule import Continuous, Schedule
+from gridmill.domain.pod_protocol import Event
+from gridmill.domain.schedule import Continuous, DriftTrigger, Schedule
+from gridmill.domain.service import Service
 from gridmill.errors import GridmillError, PipelineError, StorageError
 from gridmill.ports.clock import Clock
 from gridmill.ports.storage import FileStat
 
+DRIFT_EVENT = "drift"
+"""The type of the event of a run that a drift has started."""
 ASLEEP_SECONDS = 60.0
 """If the wall clock moves by this many seconds against the monotonic clock, the machine slept or its clock
 was set."""
@@ -117,6 +130,14 @@ def _keep(parts: _Parts, schedule: Schedule, now: float) -> float:
     """Start the run of a schedule that is due. The function returns the seconds until the next check."""
     if schedule.spec.continuous is not None:
         return inf if schedule.paused else _keep_continuous(parts, schedule, schedule.spec.continuous)
+    if schedule.spec.drift is None:
+        return _keep_times(parts, schedule, now)
+    wait = _keep_drift(parts, schedule, schedule.spec.drift, now)
+    # both could change the record, and only one change fits into a tick
+    return wait if wait == 0.0 else min(wait, _keep_times(parts, schedule, now))
+
+
+def _keep_times(parts: _Parts, schedule: Schedule, now: float) -> float:
     timers = parts.timers
     previous, look_at = timers.times.get(schedule.name, (None, -inf))
     if previous is schedule and now < look_at:
@@ -158,6 +179,47 @@ def _after_due(
     except Exception as error:  # noqa: BLE001  a retry would fail again and block every run
         error_text = defect(parts.problems, f"schedule {schedule.name}", error)
         return replace(after, message=str(error_text), skipped=schedule.skipped + 1)
+
+
+def _keep_drift(parts: _Parts, schedule: Schedule, trigger: DriftTrigger, now: float) -> float:
+    """Start a run if a service drifts. The function returns the seconds until the next check; 0 if the
+    record of the schedule was changed."""
+    service = parts.ledger.snapshot.services.get(trigger.service)
+    active = overlapping_run(parts.ledger, schedule)
+    has_failed = has_drift_run_failed(parts.ledger, schedule)
+    decision = decide_drift(schedule, service, now, active=active, has_failed=has_failed)
+    if decision is None or decision.start is None or service is None or service.drift is None:
+        return inf if decision is None else max(0.001, decision.look_at - now)
+    transaction = parts.ledger.begin(parts.timeline.now())
+    after = _after_drift(parts, transaction, schedule, service.drift, now)
+    if after is None:
+        return inf
+    if after.runs > schedule.runs:
+        _add_drift_event(transaction, service, after)
+    transaction.put(after)
+    parts.ledger.stage(transaction)
+    return 0.0
+
+
+def _after_drift(
+    parts: _Parts, transaction: Transaction, schedule: Schedule, drift: DriftPeriod, now: float
+) -> Schedule | None:
+    """Return the schedule after a drift was processed. If there is no new data, no run starts."""
+    due = replace(schedule, drift_checked=now)
+    after = _after_due(parts, transaction, due, DueDecision(start=drift.since, done=schedule.done))
+    if after is None or after.unchanged > schedule.unchanged:
+        return after
+    run = after.last_run if after.runs > schedule.runs else ""
+    return replace(after, drift_seen=drift_name(drift), drift_run=run)
+
+
+def _add_drift_event(transaction: Transaction, service: Service, schedule: Schedule) -> None:
+    drift = schedule.drift_seen.partition(" since ")[0]
+    message = f"the drift of {drift} in service {service.name} has started this run"
+    body = {"what": "schedule", "id": schedule.name, "state": "started", "message": message}
+    transaction.events.append(
+        Event(time=transaction.now, type=DRIFT_EVENT, run_id=schedule.last_run, body=body)
+    )
 
 
 def decide_passed(schedule: Schedule, decision: DueDecision) -> Schedule:
