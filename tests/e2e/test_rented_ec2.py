@@ -10,6 +10,7 @@ import pytest
 
 from gridmill.bootstrap.node import EmbeddedNode, embed
 from gridmill.declarations import read_pipeline
+from gridmill.domain.frozen import replace
 from gridmill.domain.lease import LeaseState, TryState
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, AttemptState, RunState
@@ -17,7 +18,9 @@ from gridmill.domain.views import RunView
 from gridmill.settings import read_settings
 from gridmill.testing.cloud.ec2.simulation import EC2Simulation, simulated_ec2
 from gridmill.testing.cloud.namespace_machines import NamespaceMachines, why_no_machines
+from gridmill.transfer.bucket import BucketClient
 from tests.e2e.conftest import PATIENCE_SECONDS, eventually
+from tests.kit.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
 
 pytestmark = [
     pytest.mark.e2e,
@@ -58,6 +61,12 @@ class Account:
             "python": sys.executable,
         }
         self.node.grid.add_site(Site(name="aws", kind=SiteKind.CLOUD, settings=given))
+
+    def export_to(self, url: str, endpoint: str) -> None:
+        """Machines export results and checkpoints to this bucket while the control node is away."""
+        [site] = [one for one in self.node.grid.sites().items if one.name == "aws"]
+        settings = {**site.settings, "export": url, "endpoint": endpoint}
+        self.node.grid.add_site(replace(site, settings=settings), replace=True)
 
     def open(self) -> EmbeddedNode:
         self.node = embed(self.settings)
@@ -149,3 +158,44 @@ def test_a_notice_of_ec2_moves_the_job_to_another_machine(aws: Account) -> None:
     assert [one.state for one in two.attempts] == [AttemptState.LOST, AttemptState.SUCCEEDED]
     assert '"action": "terminate"' in two.attempts[0].message
     assert machine.id not in {one.id for one in aws.ec2.running()}
+
+
+CONTINUED = """[ -e $GRIDMILL_CHECKPOINTS/step ] && cat $GRIDMILL_CHECKPOINTS/step && exit 0
+hostname > $GRIDMILL_CHECKPOINTS/step; exec sleep 600"""
+
+
+@pytest.mark.long
+def test_a_spot_interruption_while_the_control_node_is_away_costs_no_attempt(
+    aws: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with object_store(aws.host.address) as endpoint:
+        if endpoint is None:
+            pytest.skip(HOW_TO_GET_IT)
+        make_bucket(endpoint, "results")
+        objects = BucketClient("s3://results/a", {"endpoint": endpoint})
+        aws.export_to("s3://results/a", endpoint)
+        run = aws.start(CONTINUED.replace("\n", "; "), spot=True)
+        aws.wait(lambda: "begun on" in aws.log(run), "the job has begun")
+        [first] = aws.ec2.running()
+        aws.node.close()
+        aws.ec2.interrupt(first.id)
+
+        def checkpoints() -> list[str]:
+            names = [name for page in objects.names("") for name in page]
+            return [one for one in names if "/checkpoint-" in one and one.endswith("/index")]
+
+        assert eventually(lambda: bool(checkpoints()), PATIENCE_SECONDS), "the checkpoint is in the bucket"
+        aws.ec2.end_notice(first.id)
+        assert eventually(lambda: not aws.ec2.running(), PATIENCE_SECONDS), "the machine has ended"
+        aws.open()
+        view = aws.ended(run)
+        two = next(one for one in view.jobs if one.job.job.name == "two")
+        assert view.run.state is RunState.SUCCEEDED, two.job.message
+        assert [one.state for one in two.attempts] == [AttemptState.LOST, AttemptState.SUCCEEDED]
+        assert (two.job.failures, two.job.losses) == (0, 0), "the interruption is not charged"
+        hosts = [line for line in aws.log(run).split() if line not in ("begun", "on")]
+        assert len(hosts) == 3
+        assert hosts[0] == hosts[2] != hosts[1], "the second machine read the checkpoint of the first one"
+        aws.returned()

@@ -62,6 +62,11 @@ class EC2Simulation(UserControl, WireSimulation):
         with self.world.lock:
             self.world.interrupt(instance_id, self.world.settle())
 
+    def end_notice(self, instance_id: str) -> None:
+        """Terminates a spot instance that has got its notice, without waiting for the rest of its time."""
+        with self.world.lock:
+            self.world.end_notice(instance_id, self.world.settle())
+
     def break_machine(self, instance_id: str) -> None:
         """The machine dies, but EC2 says that it runs."""
         with self.world.lock:

@@ -270,6 +270,11 @@ class World(CloudWorld):
         self.host.set_metadata(instance_id, "spot/termination-time", stamp)
         self.agenda.at(end, lambda then: self._interrupted(instance_id, then))
 
+    def end_notice(self, instance_id: str, at: float) -> None:
+        """Terminates a spot instance that has got its notice."""
+        if self.find(instance_id).interrupted_at is not None:
+            self._interrupted(instance_id, at)
+
     def _interrupted(self, instance_id: str, at: float) -> None:
         self.terminate(
             self.find(instance_id), "Server.SpotInstanceTermination", "Spot instance termination", at
