@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gridmill.clouds.gcp.cloud import GcpCloud, make
-from gridmill.clouds.gcp.policy import COMPUTE, SELF_END
+from gridmill.clouds.gcp.policy import ACT_AS, COMPUTE, OWN_POLICY, SELF_END, SERVICE_ACCOUNT
 from gridmill.clouds.gcp.settings import GcpSettings, read_settings
 from gridmill.errors import (
     ConflictError,
@@ -280,6 +280,57 @@ def test_a_service_account_of_a_machine_can_delete_only_machines_of_gridmill(gce
     assert httpx.delete(f"{zone}/{machine.id}", headers=headers).status_code == 200
     gce.advance(60.0)
     assert cloud.machines() == ()
+
+
+def _with_own_accounts(gce, count: int):
+    role = gce.add_role("gridmill_machine", SELF_END)
+    emails = [gce.add_service_account(f"end-{number}", allowed=()) for number in range(count)]
+    given = {
+        "endpoint_url": gce.endpoint_url,
+        "regions": "us-",
+        "service_account_key": "key",
+        "service_account": ",".join(emails),
+        "machine_role": role,
+    }
+    email = gce.add_service_account("least", allowed=(*COMPUTE, *SERVICE_ACCOUNT, *OWN_POLICY, ACT_AS))
+    return make(given, {"key": json.dumps(gce.key_of(email))}.__getitem__)
+
+
+def _delete_as(gce, machine, target) -> int:
+    """The status of the answer when a machine deletes another one with its own service account."""
+    [email] = [one.service_account for one in gce.running() if one.name == machine.id]
+    headers = {"Authorization": f"Bearer {gce.access_token(email)}"}
+    zone = f"{gce.endpoint_url}/compute/v1/projects/{gce.project}/zones/{target.zone}"
+    return httpx.delete(f"{zone}/instances/{target.id}", headers=headers).status_code
+
+
+def test_a_machine_with_an_account_of_its_own_can_delete_itself_and_no_other_machine(gce):
+    cloud = _with_own_accounts(gce, 2)
+    first, second = (cloud.launch(_request(f"t{number}")) for number in (1, 2))
+    assert len({one.service_account for one in gce.running()}) == 2
+    assert _delete_as(gce, first, second) == 403
+    assert _delete_as(gce, second, first) == 403
+    assert cloud.launch(_request("t1")).id == first.id, "a repeated request changes nothing"
+    assert _delete_as(gce, first, first) == 200
+    gce.advance(60.0)
+    third = cloud.launch(_request("t3"))
+    assert _delete_as(gce, third, second) == 403, "the account of the deleted machine is used again"
+    assert _delete_as(gce, second, second) == 200
+    cloud.close()
+
+
+def test_a_policy_that_could_not_be_set_is_set_when_the_machine_is_listed(gce):
+    cloud = _with_own_accounts(gce, 1)
+    least = next(one for one in gce.world.accounts.principals if one.startswith("least@"))
+    gce.deny("compute.disks.setIamPolicy", "compute.instances.setIamPolicy", email=least)
+    machine = cloud.launch(_request("t1"))
+    assert _delete_as(gce, machine, machine) == 403
+    gce.deny(email=least)
+    cloud.machines()
+    assert _delete_as(gce, machine, machine) == 403, "this list is of all grids, which have their own"
+    cloud.machines("grid-a")
+    assert _delete_as(gce, machine, machine) == 200
+    cloud.close()
 
 
 def test_a_right_to_end_machines_that_is_lost_is_repeated(gce, cloud):

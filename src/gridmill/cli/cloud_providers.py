@@ -116,6 +116,8 @@ def _stored(client: Client, site: Site) -> Site:
 def print_check(check: AccountCheck, name: str, kind: str) -> None:
     """Print the missing rights and the quotas of an account at a provider of this kind, and how to get the
     rights."""
+    for note in check.notes:
+        print_error(f"note: {note}")
     for right in check.missing_rights:
         print_error(f"missing right: {right}")
     if check.missing_rights:

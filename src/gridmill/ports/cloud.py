@@ -47,12 +47,13 @@ __all__ = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountCheck:
-    """The result of a check of an account: the name of the account, the rights that are missing, and the
-    quotas."""
+    """The result of a check of an account: the name of the account, the rights that are missing, the quotas,
+    and what the machines themselves may do beyond their own end (`notes`)."""
 
     account: str
     missing_rights: tuple[str, ...] = ()
     quotas: tuple[Quota, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gridmill.clouds.gcp.gpus import GPUS, types_with
-from gridmill.clouds.gcp.policy import ACT_AS, COMPUTE, SERVICE_ACCOUNT
+from gridmill.clouds.gcp.policy import ACT_AS, COMPUTE, OWN_POLICY, SERVICE_ACCOUNT
 from gridmill.clouds.gcp.requests import GcpRequests
 from gridmill.clouds.gcp.settings import GcpSettings
 from gridmill.domain.machine import Quota
@@ -34,15 +34,16 @@ ALL_REGIONS = "GPUS_ALL_REGIONS"
 
 def missing_rights(requests: GcpRequests, settings: GcpSettings) -> tuple[str, ...]:
     """Return the permissions that the credentials do not have. Nothing is changed."""
-    at_project = COMPUTE + (SERVICE_ACCOUNT if settings.service_account else ())
+    at_project = COMPUTE + (SERVICE_ACCOUNT if settings.service_accounts else ())
+    at_project += OWN_POLICY if settings.machine_role else ()
     path = f"/v1/projects/{requests.project()}:testIamPermissions"
     missing = _missing(requests, "projects", path, at_project)
-    if settings.service_account:
-        path = f"/v1/projects/-/serviceAccounts/{settings.service_account}:testIamPermissions"
+    for email in settings.service_accounts:
+        path = f"/v1/projects/-/serviceAccounts/{email}:testIamPermissions"
         try:
             missing += _missing(requests, "iam", path, (ACT_AS,))
         except NotFoundError:
-            missing += (f"{ACT_AS} (the service account {settings.service_account} does not exist)",)
+            missing += (f"{ACT_AS} (the service account {email} does not exist)",)
     return missing
 
 

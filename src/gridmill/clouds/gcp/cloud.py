@@ -29,6 +29,7 @@ from gridmill.clouds.gcp.launch import (
     time_of,
 )
 from gridmill.clouds.gcp.offers import Offers
+from gridmill.clouds.gcp.own_end import MachineAccounts, notes_of
 from gridmill.clouds.gcp.own_images import OwnImages
 from gridmill.clouds.gcp.requests import GcpRequests, last_part
 from gridmill.clouds.gcp.self_end import end_command
@@ -103,14 +104,15 @@ class GcpCloud:
         self._rights_known: float | None = None
         """The time on the monotonic clock at which all rights were found; None if one was missing."""
         self._lock = threading.Lock()
-        own = SelfEnd.OWN_CALL if settings.service_account else SelfEnd.PROVIDER_TIMER
+        self._accounts = MachineAccounts(self._requests, settings)
+        own = SelfEnd.OWN_CALL if settings.service_accounts else SelfEnd.PROVIDER_TIMER
         self.traits = replace(TRAITS, self_end=own)
 
     def end_command(self, token: str) -> str:
         """See `EndCommands`."""
         settings = self._settings
         return end_command(
-            has_service_account=bool(settings.service_account), endpoint_url=settings.endpoint_url
+            has_service_account=bool(settings.service_accounts), endpoint_url=settings.endpoint_url
         )
 
     def account_name(self) -> str:
@@ -130,6 +132,7 @@ class GcpCloud:
             account=self.account_name(),
             missing_rights=missing,
             quotas=read_quotas(self._requests, regions) if has_quotas else (),
+            notes=notes_of(self._settings),
         )
 
     def offers(self, region: str = "", instance_type: str = "") -> tuple[Offer, ...]:
@@ -155,11 +158,12 @@ class GcpCloud:
 
     def machines(self, owner: str = "") -> tuple[Machine, ...]:
         """See `CloudPort`."""
-        found = (
-            machine_of(item, is_private=self._settings.is_private)
-            for item in self._labelled("instances", owner)
-        )
-        return tuple(one for one in found if owner in ("", one.owner))
+        items = tuple(self._labelled("instances", owner))
+        found = [(machine_of(item, is_private=self._settings.is_private), item) for item in items]
+        own = [pair for pair in found if owner in ("", pair[0].owner)]
+        for machine, item in own if owner else ():  # of this grid, perhaps requested by an earlier process
+            self._accounts.permit(item, machine.zone)
+        return tuple(machine for machine, _ in own)
 
     def terminate(self, machine: Machine) -> None:
         """See `CloudPort`."""
@@ -276,7 +280,8 @@ class GcpCloud:
 
     def _launched(self, request: LaunchRequest) -> Machine:
         image, tags = self._image(request), self._firewalls.tags(request)
-        body = insert_body(request, image, self._settings, tags, self._requests.project())
+        email = self._accounts.choose(instance_name(request), lambda: self._labelled("instances", ""))
+        body = insert_body(request, image, self._settings, tags, self._requests.project(), email)
         try:
             operation = self._requests.compute(
                 "instances.insert",
@@ -315,6 +320,7 @@ class GcpCloud:
             raise ConflictError(
                 f"the machine {item['name']} was rented with other parameters", place=_place(request)
             )
+        self._accounts.permit(item, request.zone)
         return machine_of(item, is_private=self._settings.is_private)
 
 

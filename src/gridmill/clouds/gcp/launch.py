@@ -156,9 +156,15 @@ def _digest(text: str) -> str:
 
 
 def insert_body(
-    request: LaunchRequest, image: Image, settings: GcpSettings, tags: tuple[str, ...], project: str
+    request: LaunchRequest,
+    image: Image,
+    settings: GcpSettings,
+    tags: tuple[str, ...],
+    project: str,
+    service_account: str = "",
 ) -> dict[str, Any]:
-    """Return the body of instances.insert. `tags` are the network tags."""
+    """Return the body of instances.insert. `tags` are the network tags, and `service_account` is the account
+    with which the machine deletes itself (empty: it has no credentials)."""
     wanted = machine_type(request.instance_type)
     zone = f"zones/{request.zone}"
     return {
@@ -171,7 +177,7 @@ def insert_body(
         "networkInterfaces": [_interface(request.region, settings, project)],
         "scheduling": _scheduling(request),
         "metadata": {"items": _metadata(request, wanted)},
-        "serviceAccounts": _service_accounts(settings),
+        "serviceAccounts": _service_accounts(service_account),
         "guestAccelerators": _accelerators(wanted, zone),
     }
 
@@ -248,12 +254,8 @@ def has_gpus(wanted: MachineType) -> bool:
     return bool(wanted.attached) or wanted.name.startswith(("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-"))
 
 
-def _service_accounts(settings: GcpSettings) -> list[dict[str, Any]]:
-    """Return the service account with which a machine deletes itself. Without it, the machine has no
-    credentials at all."""
-    if not settings.service_account:
-        return []
-    return [{"email": settings.service_account, "scopes": [_COMPUTE_SCOPE]}]
+def _service_accounts(email: str) -> list[dict[str, Any]]:
+    return [{"email": email, "scopes": [_COMPUTE_SCOPE]}] if email else []
 
 
 def _accelerators(wanted: MachineType, zone: str) -> list[dict[str, Any]]:

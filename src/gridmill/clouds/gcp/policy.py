@@ -48,6 +48,8 @@ COMPUTE: tuple[str, ...] = (
 """The permissions at the project."""
 SERVICE_ACCOUNT: tuple[str, ...] = ("compute.instances.setServiceAccount",)
 """The further permissions at the project if the machines have a service account."""
+OWN_POLICY: tuple[str, ...] = ("compute.disks.setIamPolicy", "compute.instances.setIamPolicy")
+"""The further permissions at the project if each machine may delete only itself (setting `machine_role`)."""
 ACT_AS = "iam.serviceAccounts.actAs"
 """The permission at the service account of the machines."""
 SELF_END: tuple[str, ...] = ("compute.disks.delete", "compute.instances.delete")
@@ -65,7 +67,7 @@ def role() -> dict[str, object]:
         "title": "Gridmill",
         "description": "Rents machines and returns them",
         "stage": "GA",
-        "includedPermissions": sorted(COMPUTE + SERVICE_ACCOUNT),
+        "includedPermissions": sorted(COMPUTE + SERVICE_ACCOUNT + OWN_POLICY),
     }
 
 

@@ -28,6 +28,7 @@ _METHODS = {
     "create": "POST",
     "cancel": "POST",
     "setLabels": "POST",
+    "setIamPolicy": "POST",
     "wait": "POST",
     "testIamPermissions": "POST",
     "delete": "DELETE",

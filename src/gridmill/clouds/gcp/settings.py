@@ -14,8 +14,10 @@ KNOWN: Mapping[str, str] = {
     "regions": "regions, or beginnings of their names, separated by commas (default: all regions)",
     "service_account_key": "the name of the secret with the JSON key of a service account (default: the "
     "application default credentials)",
-    "service_account": "the email of a service account that may delete machines, for the machines' own end "
-    "(default: none)",
+    "service_account": "the emails of service accounts with which machines delete themselves, separated by "
+    "commas (default: none)",
+    "machine_role": "the role that lets a machine delete itself and no other one, as "
+    "projects/PROJECT/roles/NAME (default: the service accounts have their rights at the project)",
     "network": "the network of the machines (default: default)",
     "subnetwork": "subnetworks for the machines, as NAME or REGION/NAME, separated by commas (default: the "
     "automatic one of each region)",
@@ -30,6 +32,7 @@ KNOWN: Mapping[str, str] = {
 
 _PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _EMAIL = re.compile(r"[a-z0-9.-]+@[a-z0-9.:-]+")
+_ROLE = re.compile(r"(projects|organizations)/[A-Za-z0-9.:-]+/roles/[A-Za-z0-9_.]+")
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _SUBNETWORK = re.compile(r"([a-z0-9-]+/)?[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -37,13 +40,15 @@ _SUBNETWORK = re.compile(r"([a-z0-9-]+/)?[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcpSettings:
     """The parsed settings. `project` is empty if the credentials name the project. `regions` are names or
-    beginnings of names of regions; an empty tuple means all regions. `key` is the JSON key of a service
-    account; empty: the application default credentials."""
+    beginnings of names of regions; an empty tuple means all regions. `machine_role` is the role that each
+    machine gets at itself; empty: the service accounts have their rights at the project. `key` is the JSON
+    key of a service account; empty: the application default credentials."""
 
     project: str = ""
     regions: tuple[str, ...] = ()
     key: str = ""
-    service_account: str = ""
+    service_accounts: tuple[str, ...] = ()
+    machine_role: str = ""
     network: str = "default"
     subnetworks: tuple[str, ...] = ()
     network_tags: tuple[str, ...] = ()
@@ -75,7 +80,8 @@ def read_settings(settings: Mapping[str, str], resolve: Callable[[str], str]) ->
         or (key_fields(key)["project_id"] if key else ""),
         regions=texts.many("regions", REGION, "us- or europe-west4"),
         key=key,
-        service_account=texts.one("service_account", _EMAIL, example="NAME@PROJECT.iam.gserviceaccount.com"),
+        service_accounts=texts.many("service_account", _EMAIL, "NAME@PROJECT.iam.gserviceaccount.com"),
+        machine_role=texts.one("machine_role", _ROLE, example="projects/my-project/roles/gridmill_machine"),
         network=texts.one("network", _NAME, example="default") or "default",
         subnetworks=texts.many("subnetwork", _SUBNETWORK, "us-central1/machines"),
         network_tags=texts.many("network_tags", _NAME, "allow-ssh"),

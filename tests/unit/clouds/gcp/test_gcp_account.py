@@ -9,7 +9,7 @@ from tests.kit.google_api import PROJECT, GoogleApi, refusal, settings
 
 from gridmill.clouds.gcp.account import quotas_of
 from gridmill.clouds.gcp.cloud import GcpCloud
-from gridmill.clouds.gcp.policy import ACT_AS, COMPUTE, SERVICE_ACCOUNT, role, self_end_role
+from gridmill.clouds.gcp.policy import ACT_AS, COMPUTE, OWN_POLICY, SERVICE_ACCOUNT, role, self_end_role
 from gridmill.clouds.gcp.self_end import end_command
 
 BASE = f"/compute/v1/projects/{PROJECT}"
@@ -67,10 +67,22 @@ def test_missing_rights_are_named():
     assert _check(_api(**{RIGHTS: {}})).quotas == ()
 
 
+def test_the_rights_to_set_the_policies_of_machines_are_checked():
+    given = {"service_accounts": (ACCOUNT,), "machine_role": "projects/my-project/roles/gridmill_machine"}
+    check = _check(_api(), **given)
+    assert check.missing_rights == OWN_POLICY
+    assert "can delete only itself" in check.notes[0]
+    assert "setting `machine_role`" in _check(_api(), service_accounts=(ACCOUNT,)).notes[0]
+    assert _check(_api()).notes == ()
+    answer = {"permissions": list(COMPUTE + SERVICE_ACCOUNT + OWN_POLICY)}
+    assert _check(_api(**{RIGHTS: answer}), **given).missing_rights == ()
+
+
 def test_the_right_to_use_the_service_account_of_the_machines_is_checked():
-    assert _check(_api(), service_account=ACCOUNT).missing_rights == ()
-    assert _check(_api(**{OF_ACCOUNT: {}}), service_account=ACCOUNT).missing_rights == (ACT_AS,)
-    missing = _check(_api(**{OF_ACCOUNT: refusal(404, "notFound")}), service_account=ACCOUNT).missing_rights
+    assert _check(_api(), service_accounts=(ACCOUNT,)).missing_rights == ()
+    assert _check(_api(**{OF_ACCOUNT: {}}), service_accounts=(ACCOUNT,)).missing_rights == (ACT_AS,)
+    unknown = _api(**{OF_ACCOUNT: refusal(404, "notFound")})
+    missing = _check(unknown, service_accounts=(ACCOUNT,)).missing_rights
     assert "does not exist" in missing[0]
 
 

@@ -364,7 +364,7 @@ def test_missing_credentials_are_explained(monkeypatch, tmp_path):
 
 def test_a_machine_ends_itself_by_a_call_only_with_a_service_account():
     api = _api()
-    timer, own = _cloud(api), _cloud(api, service_account="end@p.iam.gserviceaccount.com")
+    timer, own = _cloud(api), _cloud(api, service_accounts=("end@p.iam.gserviceaccount.com",))
     assert isinstance(timer, EndCommands)
     assert timer.traits.self_end is SelfEnd.PROVIDER_TIMER
     assert own.traits.self_end is SelfEnd.OWN_CALL

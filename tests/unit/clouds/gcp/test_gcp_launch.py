@@ -46,8 +46,8 @@ REQUEST = LaunchRequest(
 IMAGE = Image(path="projects/p/global/images/family/f", disk_bytes=50 * GIB)
 
 
-def _body(request=REQUEST, settings=None, tags=("tag",)):
-    return insert_body(request, IMAGE, settings or GcpSettings(), tags, "my-project")
+def _body(request=REQUEST, settings=None, tags=("tag",), service_account=""):
+    return insert_body(request, IMAGE, settings or GcpSettings(), tags, "my-project", service_account)
 
 
 def test_the_provider_deletes_a_machine_at_the_end_of_its_longest_time():
@@ -85,9 +85,9 @@ def test_keys_of_the_project_do_not_reach_the_machine():
 
 def test_a_machine_has_credentials_only_if_a_service_account_is_set():
     assert _body()["serviceAccounts"] == []
-    settings = GcpSettings(service_account="end@my-project.iam.gserviceaccount.com")
-    (account,) = _body(settings=settings)["serviceAccounts"]
-    assert account["email"] == settings.service_account
+    email = "end@my-project.iam.gserviceaccount.com"
+    (account,) = _body(service_account=email)["serviceAccounts"]
+    assert account["email"] == email
     assert account["scopes"] == ["https://www.googleapis.com/auth/compute"]
 
 

@@ -18,6 +18,7 @@ from gridmill.testing.cloud.gce import (
     offers,
     operations,
     own_images,
+    policies,
     prices,
     storage,
 )
@@ -82,6 +83,8 @@ _METHODS: tuple[tuple[str, str, str, Action], ...] = (
     ("DELETE", f"{_ZONE}/instances/{{name}}", "instances.delete", instances.delete_instance),
     ("POST", f"{_ZONE}/instances/{{name}}/stop", "instances.stop", instances.stop_instance),
     ("POST", f"{_ZONE}/instances/{{name}}/setLabels", "instances.setLabels", instances.set_labels),
+    ("POST", f"{_ZONE}/instances/{{name}}/setIamPolicy", "instances.setIamPolicy", policies.set_of_instance),
+    ("POST", f"{_ZONE}/disks/{{name}}/setIamPolicy", "disks.setIamPolicy", policies.set_of_disk),
     (
         "GET",
         f"{_ZONE}/instances/{{name}}/serialPort",

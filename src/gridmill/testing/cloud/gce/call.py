@@ -77,8 +77,23 @@ class Call:
     def require(self, permission: str, resource: str) -> None:
         """Raises GoogleRefusalError if the caller has no permission for a resource of the project."""
         full = f"projects/{self.world.project}/{resource}".rstrip("/")
-        if not is_permitted(self.caller, permission, full) or not _has_scope(self.token, permission):
+        permitted = is_permitted(self.caller, permission, full) or self._is_permitted_here(
+            permission, resource
+        )
+        if not permitted or not _has_scope(self.token, permission):
             raise forbidden(permission, full)
+
+    def _is_permitted_here(self, permission: str, resource: str) -> bool:
+        """Returns whether the policy of the resource itself gives the caller a permission, in addition to the
+        policy of the project.
+
+        Source: https://docs.cloud.google.com/iam/docs/resource-hierarchy-access-control
+        """
+        member = f"serviceAccount:{self.caller.email}"
+        return any(
+            member in binding["members"] and permission in self.world.roles.get(binding["role"], ())
+            for binding in self.world.policies.get(resource, ())
+        )
 
     # what
 

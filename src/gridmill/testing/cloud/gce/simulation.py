@@ -75,6 +75,13 @@ class GceSimulation(AccountControl, WireSimulation):
         with self.world.lock:
             return self.world.accounts.add(name, allowed=allowed, denied=denied, resources=resources).email
 
+    def add_role(self, name: str, permissions: tuple[str, ...]) -> str:
+        """Adds a custom role to the project, and returns its full name."""
+        with self.world.lock:
+            full = f"projects/{self.world.project}/roles/{name}"
+            self.world.roles[full] = permissions
+            return full
+
     def access_token(self, email: str = "") -> str:
         """Returns a valid access token of a service account, for tests that send requests themselves."""
         with self.world.lock:

@@ -54,6 +54,10 @@ class GceWorld(CloudWorld):
         super().__init__(clock, faults, host, seed)
         self.project = project
         self.accounts = Accounts(project, self.random)
+        self.roles: dict[str, tuple[str, ...]] = {}
+        """The permissions of each custom role."""
+        self.policies: dict[str, list[dict[str, Any]]] = {}
+        """The bindings of the policies of instances and disks, such as `zones/ZONE/instances/NAME`."""
         self.instances: History[Instance] = History()
         self.disks: History[Disk] = History()
         self.images: History[OwnImage] = History()
@@ -256,11 +260,13 @@ class GceWorld(CloudWorld):
                 self.delete_disk(disk, at)
             elif disk is not None:
                 self.disks.put(disk.id, replace(disk, user=""), at)
+        self.policies.pop(f"zones/{instance.zone}/instances/{instance.name}", None)
         self.update(replace(instance, deleted_at=at, status=Status.TERMINATED, public_address=""), at)
         self.instances.put(instance_id, None, at)
 
     def delete_disk(self, disk: Disk, at: float) -> None:
         """Deletes a disk, which is charged until then."""
+        self.policies.pop(f"zones/{disk.zone}/disks/{disk.name}", None)
         self.disks.put(disk.id, replace(disk, deleted_at=at), at)
         self.disks.put(disk.id, None, at)
 
