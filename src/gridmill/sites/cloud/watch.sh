@@ -25,15 +25,10 @@ fresh() {  # whether the farm has changed the file $1 during the last STALE seco
 }
 
 lives() {  # whether a process holds the lock of the pod $1
-    [ -e "$1/lock" ] || return 1
-    # /proc/locks shows the device of the file system, which is not always that of the file
-    for pid in $(sed -n "s/^[0-9]*: FLOCK .* \([0-9-]*\) [0-9a-f:]*:$(stat -c %i "$1/lock") .*/\1/p" /proc/locks); do
-        [ -d "/proc/$pid/fd" ] || return 0 # it has ended, and its child has the lock
-        for file in "/proc/$pid/fd"/*; do
-            [ "$file" -ef "$1/lock" ] && return 0
-        done
-    done
-    return 1
+    [ -e "$1/lock" ] && grep -q "FLOCK .*:$(stat -c %i "$1/lock") " /proc/locks || return 1
+    command -v flock > /dev/null || return 0
+    # a file of another disk may have the same number: if nobody has this lock, it can be shared for a moment
+    ! flock -n -s "$1/lock" true
 }
 
 busy() {  # whether an attempt runs whose result can be exported, in a pod that is alive and so holds its lock
