@@ -105,6 +105,27 @@ def test_a_model_learns_from_what_two_others_say(home: Path):
 
 
 @pytest.mark.long
+def test_a_service_whose_requests_drift_is_trained_again_and_serves_the_better_version(tmp_path: Path):
+    words = [sys.executable, "examples/retrain/circle.py", str(tmp_path / "circle")]
+    done = subprocess.run(
+        words,
+        cwd=ROOT,
+        env=environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=5 * DEADLINE_SECONDS,
+        check=False,
+    )
+    for pid in processes_mentioning(str(tmp_path)):  # pods outlive the control node
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "temperature/trees@champion moved: temperature/trees@2 has mae" in done.stdout
+    assert "== the service follows the alias, and answers with temperature/trees@2" in done.stdout
+
+
+@pytest.mark.long
 def test_a_training_goes_to_a_farm_and_its_model_comes_home(tmp_path: Path, home: Path):
     """A farm and a home on this machine, as `try_it.sh` starts them."""
     pytest.importorskip("cryptography")
