@@ -17,6 +17,7 @@ from gridmill.jobs.features import Encoding
 from gridmill.jobs.model_files import ModelCard, save_model
 from gridmill.serving.app import Application
 from gridmill.serving.batching import Batcher, BatchLimits, Predict
+from gridmill.serving.chain import HostedStage, chained_of
 from gridmill.serving.hosting import HostedModel, Versions
 from gridmill.serving.keyed_features import keyed_of
 from gridmill.serving.metrics import Metrics
@@ -179,12 +180,17 @@ def application(
     **parts: Any,
 ) -> tuple[Application, list[HostedModel]]:
     """The application of a replica, and its versions. `predict` makes the function that computes."""
-    hosted = []
-    for number, version in enumerate(order.versions, start=1):
-        model = load_version(version, str(number), 1)
+
+    def host(model: ServedModel) -> HostedModel:
         batcher = Batcher(predict(model), limits_of(order), inline=inline, row_seconds=1e-6)
-        keyed = keyed_of(model, limits_of(order))
-        hosted.append(HostedModel(service=order.name, model=model, batcher=batcher, keyed=keyed))
+        stages = [HostedStage(host=host(one.model), columns=one.columns) for one in model.stages]
+        keyed = chained_of(model, limits_of(order), stages) or keyed_of(model, limits_of(order))
+        hosts = tuple(one.host for one in stages)
+        return HostedModel(service=order.name, model=model, batcher=batcher, keyed=keyed, stages=hosts)
+
+    hosted = [
+        host(load_version(version, str(number), 1)) for number, version in enumerate(order.versions, start=1)
+    ]
     return Application(order, Versions(hosted), Metrics(folder, 0), **parts), hosted
 
 

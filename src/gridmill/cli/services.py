@@ -466,6 +466,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
     return [
         ("url", view.url),
         ("version", service.version),
+        *_chains(service),
         *_loaded(report if view.since is not None else None),
         ("follows", service.follows),
         ("last comparison", promotion_text(service.follows, view.promotion)),
@@ -499,8 +500,15 @@ def _loaded(report: ServiceReport | None) -> Iterator[tuple[str, str]]:
         yield from (("warning", f"{one.label}: {text}") for text in one.differences)
 
 
+def _chains(service: Service) -> Iterator[tuple[str, str]]:
+    """Yield the facts about the versions of the service that read predictions of other versions."""
+    for version, definition in service.features.items():
+        if definition.stages and version in (service.version, service.canary):
+            yield "chain", f"{version} reads {', '.join(one.version for one in definition.stages)}"
+
+
 def _view_row(one: ViewReport) -> tuple[object, ...]:
-    held = ", ".join(one.held.values()) or "not complete"
+    held = ", ".join(one.held.values()) or ("no tables" if one.is_complete else "not complete")
     behind = f"{max(0.0, time.time() - one.behind_since):.0f} s" if one.behind_since else ""
     return one.state, held, behind, moment(one.checked_at or None), one.problem
 

@@ -201,9 +201,11 @@ class Service:
     @property
     def versions(self) -> tuple[str, ...]:
         """The ids of the versions that the service needs: the version that it serves, the version to which
-        `rollback` returns, and the versions that replicas still serve."""
+        `rollback` returns, the versions that replicas still serve, and the stages of these versions."""
         loaded = [one.label for replica in self._replicas for one in replica.versions]
-        return tuple(dict.fromkeys(filter(None, (self.version, self.canary, self.previous, *loaded))))
+        stages = [part.version for one in self.features.values() for part in one.all_stages()]
+        named = (self.version, self.canary, self.previous, *loaded, *stages)
+        return tuple(dict.fromkeys(filter(None, named)))
 
     @property
     def _replicas(self) -> tuple[Any, ...]:

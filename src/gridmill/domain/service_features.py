@@ -71,18 +71,39 @@ class FeatureSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureStage:
+    """A version of a model whose predictions are features of another version. `version` is its id, and
+    `definition` the definition of its own features. `columns` are the columns of its predictions
+    (`prediction`, `probability_yes`), by the names of the features."""
+
+    version: str
+    columns: Mapping[str, str]
+    definition: "FeatureDefinition"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDefinition:
     """The stored definition of the contextual features of one version of a model. `folder` and `view` are the
     URIs of the folders of the definition and of its view.
 
     `tables` are the tables behind the view: the names in the declaration of the dataset, each with the name
-    of the artifact (`pipeline/job`). `request` are the columns that requests send, with their SQL types.
+    of the artifact (`pipeline/job`). `request` are the columns that requests send, with their SQL types,
+    including those that only the `stages` read. The stages predict features of this version.
     """
 
     folder: str
     view: str
     tables: Mapping[str, str]
     request: Mapping[str, str]
+    stages: tuple[FeatureStage, ...] = ()
+
+    def all_definitions(self) -> "tuple[FeatureDefinition, ...]":
+        """Return this definition and those of all its stages."""
+        return (self, *(part for one in self.stages for part in one.definition.all_definitions()))
+
+    def all_stages(self) -> tuple[FeatureStage, ...]:
+        """Return the stages of this definition and their stages."""
+        return tuple(part for one in self.stages for part in (*one.definition.all_stages(), one))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,12 +218,24 @@ def may_need_view(spec: DatasetSpec, sequence: int | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageQuestion:
+    """A version whose predictions the dataset of another version joins row by row. `tables` are the names of
+    the tables with its predictions in the declaration of that dataset. `version` is the version of the model,
+    and `question` asks for the definition of its own features."""
+
+    tables: tuple[str, ...]
+    version: Artifact
+    question: "FeatureQuestion"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureQuestion:
     """A request to define the contextual features of a version of a model for the service `service`.
 
     `dataset` is the version on which the model was trained, `spec` its declaration, and `inputs` are the
     versions of its tables. `columns` and `sequence` are what the model reads. Folders of the service that are
-    not among the URIs in `kept` are deleted.
+    not among the URIs in `kept` are deleted. `stages` are the versions that made the predictions in the
+    dataset. A definition that `is_stage` is also stored if nothing is computed by key.
     """
 
     service: str
@@ -214,6 +247,8 @@ class FeatureQuestion:
     sequence: int | None = None
     settings: FeatureSettings = FeatureSettings()
     kept: tuple[str, ...] = ()
+    stages: tuple[StageQuestion, ...] = ()
+    is_stage: bool = False
 
     def table_names(self) -> dict[str, str]:
         """Return the names of the artifacts (`pipeline/job`) of the tables, by their names in the

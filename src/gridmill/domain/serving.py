@@ -35,7 +35,7 @@ class ServedVersion:
 
     `features` is the absolute path of the folder with the definition of the contextual features of the
     version, which replicas compute from a view. It is empty if requests send all features. With `trust`, the
-    replicas may run the code of the version.
+    replicas may run the code of the version. The `stages` predict features of this version for each request.
     """
 
     label: str
@@ -43,6 +43,20 @@ class ServedVersion:
     weight: float = 1.0
     features: str = ""
     trust: bool = False
+    stages: "tuple[ServedStage, ...]" = ()
+
+    def all_versions(self) -> "tuple[ServedVersion, ...]":
+        """Return this version and those of all its stages."""
+        return (self, *(part for one in self.stages for part in one.version.all_versions()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedStage:
+    """A version whose predictions are features of another version. `columns` are the columns of its
+    predictions (`prediction`, `probability_yes`), by the names of the features."""
+
+    version: ServedVersion
+    columns: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,14 +128,10 @@ def load_golden(folder: Path) -> GoldenRows | None:
 def check_golden(predictor: Predictor, golden: GoldenRows) -> float:
     """Predict the golden rows, and return the largest difference as a fraction of the allowed difference.
     Raises DataError with the row if a prediction differs by more than is allowed."""
-    found = np.stack([_predict(predictor, table) for table in golden.groups()])
+    found = predict_last(predictor, golden.groups())
     if found.shape != golden.outputs.shape:
         raise DataError(f"the model returns {found.shape[1]} numbers per row, not {golden.outputs.shape[1]}")
-    allowed = TOLERANCE * _scale(predictor.card) + _RELATIVE * np.abs(golden.outputs)
-    with np.errstate(invalid="ignore"):
-        share = np.abs(found - golden.outputs) / allowed
-    both = np.isnan(found) & np.isnan(golden.outputs)
-    share = np.where(both, 0.0, np.where(np.isnan(share), np.inf, share)).max(axis=1)
+    share = shares_of_tolerance(found, golden.outputs, scale_of(predictor.card)).max(axis=1)
     row = int(share.argmax())
     if share[row] > 1:
         raise DataError(
@@ -147,8 +143,23 @@ def check_golden(predictor: Predictor, golden: GoldenRows) -> float:
     return float(share[row])
 
 
-def _scale(card: ModelCard) -> Floats:
-    """Return the standard deviation of each label. For classes, the scale is 1."""
+def predict_last(predictor: Predictor, tables: Sequence[pa.Table]) -> Floats:
+    """Predict the last row of each of these tables, in the shape [tables, outputs]."""
+    return np.stack([_predict(predictor, table) for table in tables])
+
+
+def shares_of_tolerance(found: Floats, expected: Floats, scale: Floats) -> Floats:
+    """Return each difference as a fraction of the allowed difference. `scale` is the standard deviation of
+    the values."""
+    allowed = TOLERANCE * scale + _RELATIVE * np.abs(expected)
+    with np.errstate(invalid="ignore"):
+        share = np.abs(found - expected) / allowed
+    both = np.isnan(found) & np.isnan(expected)
+    return np.where(both, 0.0, np.where(np.isnan(share), np.inf, share))
+
+
+def scale_of(card: ModelCard) -> Floats:
+    """Return the scale of the tolerance: the standard deviation of each label, or 1 for classes."""
     spread = np.array(card.spread or (1.0,))
     return np.ones(1) if card.classes else np.where(spread > 0, spread, 1.0)
 

@@ -6,7 +6,7 @@ the storage root, and writes a `FeatureAnswer` to standard output.
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gridmill.codec import decode, encode, fingerprint
@@ -15,52 +15,101 @@ from gridmill.domain.service_features import (
     FeatureAnswer,
     FeatureDefinition,
     FeatureQuestion,
+    FeatureStage,
     features_folder,
 )
 from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, to_body
+from gridmill.online.chain import (
+    check_names,
+    check_single_label,
+    chosen_rows,
+    predicted_features,
+    sent_features,
+)
+from gridmill.online.chain_rows import save_chain_rows
 from gridmill.online.definition import OnlineDefinition, define_online
 from gridmill.online.features import check_rules
 from gridmill.telemetry import turn_off_telemetry
 
 
 def define(question: FeatureQuestion) -> FeatureAnswer:
-    """Store the definition of the features. Raises InputError that names each feature that cannot be computed
-    by key, StorageError."""
+    """Store the definition of the features, and those of the stages. Raises InputError that names each
+    feature that cannot be computed by key, StorageError."""
+    definition = _define(question)
+    if definition is None:
+        return FeatureAnswer()
+    if question.stages:
+        check_names(question, definition)
+    parts = (uri for part in definition.all_definitions() for uri in (part.folder, part.view))
+    base = below(Path(question.root), features_folder(question.service))
+    _remove_others(base, (*parts, *question.kept))
+    return FeatureAnswer(definition=definition)
+
+
+def _define(question: FeatureQuestion) -> FeatureDefinition | None:
     root, settings = Path(question.root), question.settings
+    is_chain = question.is_stage or bool(question.stages)
+    predicted = predicted_features(question)
+    # in a chain, the settings of the service are about the features of several versions
+    sent = sent_features(question) if is_chain else settings.sent
     made = define_online(
         question.dataset,
         question.spec,
         question.inputs,
         root,
         columns=question.columns,
-        sent=settings.sent,
+        sent=(*sent, *(name for columns in predicted.values() for name in columns)),
         sequence=question.sequence,
         rules=settings.rules,
         policy=settings.policy,
     )
+    if is_chain:
+        rules = {name: rule for name, rule in made.rules.items() if name in made.plan.computed}
+        made = replace(made, rules=rules)
     check_rules(made.rules, made.plan)
-    if not made.is_needed:
-        return FeatureAnswer()
-    base = features_folder(question.service)
-    view = f"view-{_hash(made.plan.fingerprint, made.units, settings.reach_back_seconds)}"
-    made = replace(made, view=f"../{view}")
-    definition = f"definition-{_hash(made)}"
-    made.save(below(root, f"{base}/{definition}"))
-    _remove_others(below(root, base), (f"{base}/{definition}", f"{base}/{view}", *question.kept))
-    return FeatureAnswer(definition=_described(made, f"{base}/{definition}", f"{base}/{view}", question))
+    stages = tuple(_stages(question, predicted, frozenset(made.plan.sent)))
+    if not (made.is_needed or stages or question.is_stage):
+        return None
+    return _saved(question, made, stages)
 
 
-def _described(
-    made: OnlineDefinition, folder: str, view: str, question: FeatureQuestion
+def _saved(
+    question: FeatureQuestion, made: OnlineDefinition, stages: tuple[FeatureStage, ...]
 ) -> FeatureDefinition:
+    root, base = Path(question.root), features_folder(question.service)
+    view = f"view-{_hash(made.plan.fingerprint, made.units, question.settings.reach_back_seconds)}"
+    made = replace(made, view=f"../{view}")
+    folder = f"{base}/definition-{_hash(made, stages)}"
+    made.save(below(root, folder))
+    if (rows := chosen_rows(question, stages)) is not None:
+        save_chain_rows(below(root, folder), rows)
     names = question.table_names()
+    predicted = {name for stage in stages for name in stage.columns}
+    request = {name: kind for name, kind in made.plan.request.items() if name not in predicted}
+    for stage in stages:
+        request = {**stage.definition.request, **request}
     return FeatureDefinition(
         folder=folder,
-        view=view,
+        view=f"{base}/{view}",
         tables={name: names[name] for name in made.plan.tables},
-        request=dict(made.plan.request),
+        request=request,
+        stages=stages,
     )
+
+
+def _stages(
+    question: FeatureQuestion, predicted: Mapping[str, Mapping[str, str]], read: frozenset[str]
+) -> Iterator[FeatureStage]:
+    """Yield the stages whose predictions the model reads, with their definitions."""
+    for stage in {one.version.id: one for one in question.stages}.values():
+        columns = {name: of for name, of in predicted[stage.version.id].items() if name in read}
+        if not columns:
+            continue
+        check_single_label(stage.version, columns)
+        definition = _define(stage.question)
+        assert definition is not None
+        yield FeatureStage(version=stage.version.id, columns=columns, definition=definition)
 
 
 def _hash(*parts: object) -> str:

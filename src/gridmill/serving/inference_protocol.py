@@ -271,7 +271,7 @@ def input_metadata(model: ServedModel) -> list[dict[str, Any]]:
     if model.features is not None:
         return [
             {"name": name, "datatype": DATATYPES_OF_SQL.get(kind, "BYTES"), "shape": [-1]}
-            for name, kind in model.features.plan.request.items()
+            for name, kind in model.plan.request.items()
         ]
     shape = [-1] if model.card.sequence is None else [-1, model.card.sequence]
     return [

@@ -194,7 +194,8 @@ class KeyedFeatures:
 
 
 def keyed_of(model: ServedModel, limits: BatchLimits) -> KeyedFeatures | None:
-    """Return the object that computes the features of requests to a model, or None if requests send them."""
+    """Return the object that computes the features of requests to a model without stages, or None if requests
+    send them."""
     if model.features is None:
         return None
     return KeyedFeatures(model.features, model.card.encodings, model.card.sequence, limits)

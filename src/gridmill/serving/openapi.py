@@ -9,7 +9,7 @@ from gridmill.serving.keyed_features import STATUS, VALUES
 from gridmill.serving.served_model import ServedModel
 
 if TYPE_CHECKING:
-    from gridmill.online.features import OnlineFeatures
+    from gridmill.online.plan import OnlinePlan
 
 _TYPES: dict[FieldKind, list[str]] = {
     FieldKind.NUMBER: ["number", "null"],
@@ -104,9 +104,8 @@ _SQL: dict[str, dict[str, Any]] = {
 }
 
 
-def _keyed_row(features: "OnlineFeatures") -> dict[str, Any]:
+def _keyed_row(plan: "OnlinePlan") -> dict[str, Any]:
     """Return the schema of a row whose contextual features are computed by key."""
-    plan = features.plan
     whole: dict[str, Any] = {"type": ["integer", "null"]}
     properties = {name: dict(_SQL.get(kind, whole)) for name, kind in plan.request.items()}
     for key in plan.entity:
@@ -124,7 +123,7 @@ def _keyed_row(features: "OnlineFeatures") -> dict[str, Any]:
 
 def _row(model: ServedModel) -> dict[str, Any]:
     if model.features is not None:
-        return _keyed_row(model.features)
+        return _keyed_row(model.plan)
     return {
         "type": "object",
         "required": [field.name for field in model.reader.fields],
@@ -143,9 +142,7 @@ def example_row(model: ServedModel) -> Any:  # noqa: ANN401  an object, or a lis
     """Return a row that the model accepts: the first golden row, or a row of zeros and first categories. If
     features are computed by key, it is a row of the basis table."""
     if model.features is not None:
-        return model.features.example or {
-            name: _example_of_sql(kind) for name, kind in model.features.plan.request.items()
-        }
+        return model.example or {name: _example_of_sql(kind) for name, kind in model.plan.request.items()}
     if (golden := model.golden_row()) is not None:
         return golden
     row = {field.name: _example(field) for field in model.reader.fields}

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from email.utils import formatdate
@@ -33,6 +34,7 @@ from gridmill.process_memory import share_memory_areas
 from gridmill.serving.api_keys import ApiKeys
 from gridmill.serving.app import Application
 from gridmill.serving.batching import BatchLimits, make_batcher
+from gridmill.serving.chain import HostedStage, chained_of
 from gridmill.serving.drift_counter import DriftFile, drift_counter
 from gridmill.serving.hosting import HostedModel, Versions
 from gridmill.serving.keyed_features import keyed_of
@@ -70,10 +72,10 @@ class Replica:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
         loop.add_signal_handler(signal.SIGINT, lambda: None)
-        self._hosted = [self._host(model) for model in models]
-        self._app = Application(
-            self._order, Versions(self._hosted), self._metrics, keys=self._keys, log=self._log
-        )
+        hosted = [self._host(model) for model in models]
+        # a version can be a stage of several others
+        self._hosted = [part for one in hosted for part in one.all_hosted()]
+        self._app = Application(self._order, Versions(hosted), self._metrics, keys=self._keys, log=self._log)
         server = uvicorn.Server(_config(self._app))
         server.config.load()
         self._state = server.server_state
@@ -106,12 +108,14 @@ class Replica:
             timeout_seconds=order.timeout_seconds,
         )
         batcher = make_batcher(model.predict, limits, model.input_shape, is_code=model.is_code)
+        stages = [HostedStage(host=self._host(stage.model), columns=stage.columns) for stage in model.stages]
         return HostedModel(
             service=order.name,
             model=model,
             batcher=batcher,
-            keyed=keyed_of(model, limits),
+            keyed=chained_of(model, limits, stages) or keyed_of(model, limits),
             drift=drift_counter(model),
+            stages=tuple(stage.host for stage in stages),
         )
 
     def _tick(self) -> None:
@@ -139,11 +143,13 @@ class Replica:
 
     def _save(self, *, ends: bool = False) -> None:
         metrics = self._metrics
+        counts: dict[str, float] = defaultdict(float)
         for one in self._hosted:
             labels = f'{{version="{one.model.label}"}}'
-            metrics.counts[f"gridmill_batches_total{labels}"] = one.batcher.batches
-            metrics.counts[f"gridmill_batch_rows_total{labels}"] = one.batcher.rows
-            metrics.counts[f"gridmill_batch_seconds_total{labels}"] = one.batcher.seconds
+            counts[f"gridmill_batches_total{labels}"] += one.batcher.batches
+            counts[f"gridmill_batch_rows_total{labels}"] += one.batcher.rows
+            counts[f"gridmill_batch_seconds_total{labels}"] += one.batcher.seconds
+        metrics.counts.update(counts)
         metrics.set_gauge("gridmill_requests_waiting", sum(one.batcher.requests for one in self._hosted))
         metrics.set_gauge("gridmill_connections", len(self._state.connections))
         metrics.set_gauge("gridmill_memory_bytes", _resident_bytes())

@@ -1,7 +1,7 @@
 """A loaded version of a model: its inputs, its outputs, and the names that a prediction job gives to them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gridmill.codec import encode
 from gridmill.domain.frozen import dataclass, replace
-from gridmill.domain.serving import ServedVersion, Verification
+from gridmill.domain.serving import ServedStage, ServedVersion, Verification
 from gridmill.domain.training import Objective
 from gridmill.errors import DataError, GridmillError
 from gridmill.jobs.classes import probability_columns
@@ -24,11 +24,13 @@ from gridmill.jobs.metrics import decide
 from gridmill.jobs.model_files import ModelCard, Predictor, check_probabilities, load_card, load_model
 from gridmill.jobs.packages import COMPUTING, package_differences, recorded_packages
 from gridmill.jobs.subprocess_model import check_trust
+from gridmill.serving.chain_check import check_chain
 from gridmill.serving.code_model import CodeModel, python_of
 from gridmill.serving.fields import RowReader
 
 if TYPE_CHECKING:
     from gridmill.online.features import OnlineFeatures
+    from gridmill.online.plan import OnlinePlan
 
 AHEAD_SECONDS = 60.0
 """How far in the future the as-of time of a request may be, because clocks differ."""
@@ -43,7 +45,8 @@ class ServedModel:
     """A version of a model that a replica has loaded. `version` is the text that names the version in paths
     of the Open Inference Protocol. `features` computes the contextual features of requests by key; it is None
     if requests send all features. `differences` are texts about packages that compute its predictions in
-    another version than the one with which it was made."""
+    another version than the one with which it was made. The `stages` predict features of this version.
+    """
 
     label: str
     version: str
@@ -53,6 +56,7 @@ class ServedModel:
     golden: GoldenRows | None = None
     features: "OnlineFeatures | None" = None
     differences: tuple[str, ...] = ()
+    stages: "tuple[ModelStage, ...]" = ()
 
     @property
     def verification(self) -> Verification:
@@ -70,9 +74,38 @@ class ServedModel:
         return isinstance(self.predictor, CodeModel)
 
     def close(self) -> None:
-        """End the process of the model's code."""
+        """End the processes of the code of the model and of its stages."""
         if isinstance(self.predictor, CodeModel):
             self.predictor.close()
+        for stage in self.stages:
+            stage.model.close()
+
+    def all_models(self) -> "tuple[ServedModel, ...]":
+        """Return this model and those of all its stages."""
+        return (self, *(part for one in self.stages for part in one.model.all_models()))
+
+    @cached_property
+    def plan(self) -> "OnlinePlan":
+        """The columns that requests send, and those that are computed by key, for this model and all its
+        stages. Only for a model with contextual features."""
+        assert self.features is not None
+        plan = self.features.plan
+        predicted = {name for stage in self.stages for name in stage.columns}
+        request = {name: kind for name, kind in plan.request.items() if name not in predicted}
+        feeds, types = plan.feeds, plan.types
+        for stage in self.stages:
+            before = stage.model.plan
+            request, feeds = {**before.request, **request}, (*before.feeds, *feeds)
+            types = {**before.types, **types}
+        return replace(plan, request=request, feeds=feeds, types=types)
+
+    @cached_property
+    def example(self) -> dict[str, Any]:
+        """A row of the basis tables in the form of a request; empty if there is none."""
+        assert self.features is not None
+        rows = [self.features.example, *(stage.model.example for stage in self.stages)]
+        every = {name: value for row in reversed(rows) for name, value in row.items()}
+        return every if every.keys() >= self.plan.request.keys() else {}
 
     @property
     def card(self) -> ModelCard:
@@ -135,12 +168,52 @@ class ServedModel:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStage:
+    """A model whose predictions are features of another model. `columns` are the columns of its predictions,
+    by the names of the features."""
+
+    model: ServedModel
+    columns: Mapping[str, str]
+
+
 def load_version(
     version: ServedVersion, name: str, threads: int, *, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> ServedModel:
-    """Load a version, and compute its golden rows. Code of the version has `timeout_seconds` for a batch.
-    Raises StorageError, DataError for files that are not a model or compute other outputs, InputError for
-    code that is not trusted, JobError for code that fails."""
+    """Load a version with its stages, and compute its golden rows and the rows of its chain. Code of the
+    version has `timeout_seconds` for a batch. Raises StorageError, DataError for files that are not a model
+    or compute other outputs, InputError for code that is not trusted, JobError for code that fails. The error
+    of a stage names it."""
+    stages: list[ModelStage] = []
+    try:
+        for one in version.stages:
+            stages.append(_load_stage(one, threads, timeout_seconds))
+        model = replace(_load_alone(version, name, threads, timeout_seconds), stages=tuple(stages))
+    except GridmillError:
+        for stage in stages:
+            stage.model.close()
+        raise
+    try:
+        if model.stages:
+            check_chain(model, Path(version.features))
+    except GridmillError:
+        model.close()
+        raise
+    return model
+
+
+def _load_stage(stage: ServedStage, threads: int, timeout_seconds: float) -> ModelStage:
+    label = stage.version.label
+    try:
+        model = load_version(stage.version, label, threads, timeout_seconds=timeout_seconds)
+    except GridmillError as error:
+        if not error.message.startswith("stage "):
+            error.message = f"stage {label}: {error.message}"
+        raise
+    return ModelStage(model=model, columns=stage.columns)
+
+
+def _load_alone(version: ServedVersion, name: str, threads: int, timeout_seconds: float) -> ServedModel:
     folder = Path(version.folder)
     card = load_card(folder)
     check_trust(card, version.label, version.trust, "trust", how="start the service with `--trust`")

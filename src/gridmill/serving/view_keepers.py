@@ -37,10 +37,10 @@ class ViewKeepers:
 
     def tick(self, orders: Sequence[ServiceOrder]) -> None:
         """Start the processes for the views that the orders need, end the others, and read their reports."""
-        if not self._processes and not any(one.features for order in orders for one in order.versions):
+        if not self._processes and not any(_definitions(orders)):
             return
         self._read_orders()
-        needed = {one.features for order in orders for one in order.versions if one.features}
+        needed = set(_definitions(orders))
         views = {one.folder for one in self._orders.views if one.definition in needed}
         for view, process in list(self._processes.items()):
             if process.poll() is not None:
@@ -58,12 +58,12 @@ class ViewKeepers:
 
     def is_complete(self, order: ServiceOrder) -> bool:
         """Return whether all views that the order needs can serve."""
-        reports = [self._report_of(one.features) for one in order.versions if one.features]
+        reports = [self._report_of(one) for one in _definitions([order])]
         return all(report is not None and report.is_complete for report in reports)
 
     def problem(self, order: ServiceOrder) -> str:
         """Return why a view that the order needs cannot be completed; empty if it can."""
-        for one in order.versions:
+        for one in (part for version in order.versions for part in version.all_versions()):
             report = self._report_of(one.features) if one.features else None
             if report is not None and not report.is_complete and report.problem:
                 return f"the view of {one.label} cannot be built: {report.problem}"
@@ -111,6 +111,12 @@ class ViewKeepers:
                 self._seen[path] = seen
                 return True
         return False
+
+
+def _definitions(orders: Sequence[ServiceOrder]) -> list[str]:
+    """Return the folders of the definitions of all versions and stages."""
+    versions = (version for order in orders for version in order.versions)
+    return [one.features for version in versions for one in version.all_versions() if one.features]
 
 
 def _start(folder: Path, view: str) -> "subprocess.Popen[bytes]":

@@ -7,6 +7,7 @@ from typing import Any
 from gridmill.codec import from_builtins
 from gridmill.control.catalog import Catalog
 from gridmill.control.steps.references import fetch_artifact, find_version
+from gridmill.control.steps.service_chains import ChainLink, chain_links, stage_folders
 from gridmill.domain.artifact import Artifact, Output, split_reference
 from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.frozen import replace
@@ -18,13 +19,14 @@ from gridmill.domain.service_features import (
     FeatureDefinition,
     FeatureQuestion,
     FeatureSettings,
+    StageQuestion,
     TableVersion,
     ViewOrder,
     ViewOrders,
     may_need_view,
     request_differences,
 )
-from gridmill.domain.serving import ServiceOrder
+from gridmill.domain.serving import ServedStage, ServedVersion, ServiceOrder
 from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, InputError, NotFoundError, from_body
 from gridmill.ports.storage import Storage
@@ -54,7 +56,8 @@ def feature_question(
     sequence = details.get("sequence")
     if not may_need_view(spec, sequence):
         return None
-    return FeatureQuestion(
+    kept = (part for one in definitions.values() for part in one.all_definitions())
+    question = FeatureQuestion(
         service=name,
         root=storage.location,
         dataset=dataset,
@@ -63,8 +66,46 @@ def feature_question(
         columns=tuple(details.get("features") or ()),
         sequence=sequence,
         settings=settings,
-        kept=tuple(uri for one in definitions.values() for uri in (one.folder, one.view)),
+        kept=tuple(uri for one in kept for uri in (one.folder, one.view)),
     )
+    return replace(question, stages=_stages(catalog, question))
+
+
+def _stages(catalog: Catalog, question: FeatureQuestion) -> tuple[StageQuestion, ...]:
+    """Return the questions about the models whose predictions the dataset of a question joins."""
+    return tuple(
+        StageQuestion(tables=link.tables, version=link.model, question=_of_stage(catalog, question, link))
+        for link in chain_links(catalog, question.dataset, question.spec)
+    )
+
+
+def _of_stage(catalog: Catalog, question: FeatureQuestion, link: ChainLink) -> FeatureQuestion:
+    details, spec = link.model.output.details, _declared(catalog, link.dataset)
+    if spec is None:
+        raise InputError(
+            f"the features of {link.model.id} cannot be computed, because the declaration of "
+            f"{link.dataset.id} has no record",
+            hint=f"Run the pipeline again, or let requests send all features (sent: ['{ALL_SENT}']).",
+            place="model",
+        )
+    of_stage = replace(
+        question,
+        dataset=link.dataset,
+        spec=spec,
+        inputs=_tables(catalog, link.dataset, spec),
+        columns=tuple(details.get("features") or ()),
+        sequence=details.get("sequence"),
+        is_stage=True,
+    )
+    return replace(of_stage, stages=_stages(catalog, of_stage))
+
+
+def has_stages(catalog: Catalog, model: Artifact) -> bool:
+    """Return whether features of a model are predictions of other versions. Raises InputError if such a
+    version was removed."""
+    dataset = _dataset_of(catalog, model.output.details)
+    spec = _declared(catalog, dataset) if dataset is not None else None
+    return dataset is not None and spec is not None and bool(chain_links(catalog, dataset, spec))
 
 
 def define_features(storage: Storage, question: FeatureQuestion | None) -> FeatureDefinition | None:
@@ -133,11 +174,10 @@ def view_orders(catalog: Catalog, storage: Storage, service: Service, now: float
     """Return the newest versions of the tables behind the views of a service; None if it has no views."""
     if not service.features:
         return None
-    views = (
-        _view_order(catalog, storage, service.features[one], service.feature_settings)
-        for one in service.versions
-        if one in service.features
-    )
+    definitions = (service.features[one] for one in service.versions if one in service.features)
+    # stages can have the same definition
+    parts = {part.folder: part for one in definitions for part in one.all_definitions()}
+    views = (_view_order(catalog, storage, one, service.feature_settings) for one in parts.values())
     return ViewOrders(views=tuple(one for one in views if one is not None), checked_at=now)
 
 
@@ -169,13 +209,37 @@ def _table_version(version: Artifact) -> TableVersion:
     return TableVersion(artifact=version.id, output=replace(output, columns=(), metrics={}, details=details))
 
 
-def with_definitions(storage: Storage, service: Service, order: ServiceOrder) -> ServiceOrder:
-    """Return the order with the paths of the definitions of the features of its versions. The memory of a
-    replica was measured without features, so it is not limited with them."""
-    folders = {version: str(below(storage.location, one.folder)) for version, one in service.features.items()}
-    if not any(one.label in folders for one in order.versions):
+def with_definitions(
+    catalog: Catalog, storage: Storage, service: Service, order: ServiceOrder
+) -> ServiceOrder:
+    """Return the order with the paths of the definitions of the features of its versions, and with the stages
+    of these versions. The memory of a replica was measured without features, so it is not limited with
+    them."""
+    if not any(one.label in service.features for one in order.versions):
         return order
-    versions = tuple(replace(one, features=folders.get(one.label, "")) for one in order.versions)
+    folders = stage_folders(catalog, service)
+
+    def defined(version: ServedVersion, definition: FeatureDefinition) -> ServedVersion:
+        stages = tuple(
+            ServedStage(
+                version=defined(
+                    ServedVersion(
+                        label=one.version,
+                        folder=str(below(storage.location, folders[one.version])),
+                        trust=bool(service.settings.trust),
+                    ),
+                    one.definition,
+                ),
+                columns=one.columns,
+            )
+            for one in definition.stages
+        )
+        return replace(version, features=str(below(storage.location, definition.folder)), stages=stages)
+
+    versions = tuple(
+        defined(one, service.features[one.label]) if one.label in service.features else one
+        for one in order.versions
+    )
     return replace(order, versions=versions, memory_bytes=None)
 
 

@@ -10,6 +10,7 @@ from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Channels
 from gridmill.control.steps.gangs import send_to_pod
 from gridmill.control.steps.references import fetch_artifact
+from gridmill.control.steps.service_chains import stage_folders
 from gridmill.control.steps.service_features import view_orders, with_definitions
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.drift import changes, drift_periods
@@ -74,11 +75,12 @@ def order_for_process(catalog: Catalog, storage: Storage, service: Service) -> S
     canary = fetch_artifact(catalog, service.canary) if service.canary else None
     canary_folder = str(below(storage.location, canary.output.uri)) if canary is not None else ""
     order = order_of(service, str(below(storage.location, model.output.uri)), log_folder, canary_folder)
+    stages = [fetch_artifact(catalog, one) for one in stage_folders(catalog, service)]
     has_environment = any(
-        one is not None and one.output.details.get("environment") for one in (model, canary)
+        one is not None and one.output.details.get("environment") for one in (model, canary, *stages)
     )
     order = replace(order, start_seconds=ENVIRONMENT_SECONDS) if has_environment else order
-    return with_definitions(storage, service, order)
+    return with_definitions(catalog, storage, service, order)
 
 
 def service_views(

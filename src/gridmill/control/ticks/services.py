@@ -11,6 +11,7 @@ from gridmill.control.state import BackgroundReads, Endings, FollowedNames, RunC
 from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.control.steps.reuse_forecast import why_broken
 from gridmill.control.steps.run_lifecycle import begin_run
+from gridmill.control.steps.service_chains import check_stages_trusted
 from gridmill.control.steps.service_features import (
     define_features,
     feature_question,
@@ -256,7 +257,12 @@ def _with_features(
             define = partial(define_features, endings.storage, question)
             reads.runner.submit(key, define, partial(_keep, reads, key, look_again))
         future: Future[FeatureDefinition | None] | None = reads.pending.files.pop(key, None)
-        return None if future is None else replace(followed, features=future.result())
+        if future is None:
+            return None
+        features = future.result()
+        if features is not None:
+            check_stages_trusted(endings.catalog, with_definition(service, target.id, features))
+        return replace(followed, features=features)
     except GridmillError as error:
         may_pass = isinstance(error, UnavailableError)
         return replace(followed, problem=explained(error), may_pass=may_pass)

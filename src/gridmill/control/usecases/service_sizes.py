@@ -4,6 +4,7 @@ which services start and are updated."""
 from gridmill.control.ledger import Transaction
 from gridmill.control.steps.references import find_version
 from gridmill.control.steps.run_lifecycle import begin_run
+from gridmill.control.steps.service_features import has_stages
 from gridmill.control.steps.service_sizes import (
     ServicePlace,
     calibration_of,
@@ -62,6 +63,8 @@ class ServiceSizeUseCases(UseCases):
                     hint="Start the service with --trust and --replicas N, without a rate or a range.",
                     place="model",
                 )
+            if has_stages(self._control.catalog, version):
+                raise not_measured(version.id)
             place = place_of(self._ledger, resource, name)
             calibration = calibration_of(self._ledger, version.id, place.machine)
             if calibration is None or again:
@@ -95,6 +98,9 @@ class ServiceSizeUseCases(UseCases):
         place = place_of(self._ledger, service.resource, service.name) if needed else None
         if place is None:
             return service
+        definition = service.features.get(service.version)
+        if definition is not None and definition.stages:
+            raise not_measured(service.version)
         calibration = calibration_of(self._ledger, service.version, place.machine)
         if calibration is None:
             raise not_calibrated(service.version)
@@ -146,6 +152,15 @@ def with_size(
     if least_replicas is not None:
         scaling = scaling_of(calibration, least_replicas, size.replicas)
     return replace(service, size=size, scaling=scaling, replicas=size.replicas)
+
+
+def not_measured(version: str) -> InputError:
+    """Return the error about a version that is computed together with other versions."""
+    return InputError(
+        f"{version} reads predictions of other versions, so the size of a service is not measured",
+        hint="Start the service with --replicas N, without a rate or a range.",
+        place="model",
+    )
 
 
 def not_calibrated(version: str) -> ConflictError:

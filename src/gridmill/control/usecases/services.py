@@ -4,6 +4,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.steps.certificates import check_certificate
 from gridmill.control.steps.references import fetch_artifact, find_alias, find_version
 from gridmill.control.steps.run_lifecycle import begin_run, resource_of, stop_run
+from gridmill.control.steps.service_chains import check_stages_trusted
 from gridmill.control.steps.service_features import (
     define_features,
     feature_question,
@@ -140,6 +141,7 @@ class ServiceUseCases(ServiceSizeUseCases):
                 wanted = replace(wanted, replicas=before.replicas, rate=before.rate)
                 least_replicas = before.scaling.least if before.scaling is not None else None
             wanted = with_definition(wanted, wanted.version, definition)
+            check_stages_trusted(self._control.catalog, wanted)
             wanted = self._with_size(wanted, least_replicas)
             if before is not None and is_running:
                 check_same(before, wanted)
@@ -216,6 +218,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             after = self._reconfigured(after, port or service.port, settings, transaction.now)
             for version in filter(None, (after.version, after.canary)):
                 check_trusted(fetch_artifact(self._control.catalog, version), after.settings)
+            check_stages_trusted(self._control.catalog, after)
             if after.generation != service.generation and not service.is_in_effect:
                 raise not_in_effect(service)
             self._change(transaction, service, after)
