@@ -70,9 +70,11 @@ class ChainedFeatures(KeyedFeatures):
         encodings: Sequence[Encoding],
         limits: BatchLimits,
         stages: Sequence[HostedStage],
+        request: Sequence[str],
     ) -> None:
         super().__init__(features, encodings, None, limits)
         self._stages = tuple(stages)
+        self._hint = f"A row needs {', '.join(request)}. Send null if a value is unknown."
 
     async def inputs_of(self, request: KeyedRequest) -> KeyedInputs:
         """See KeyedFeatures. Raises the error of a stage; if stages refuse fields of the request, the error
@@ -82,12 +84,15 @@ class ChainedFeatures(KeyedFeatures):
         stages = await asyncio.gather(
             *(stage.predict(request) for stage in self._stages), return_exceptions=True
         )
-        made = _made(stages)
+        made = _made(stages, self._hint)
         rows = [
             {**row, **{name: values[number] for one in made for name, values in one.features.items()}}
             for number, row in enumerate(request.rows)
         ]
-        own = await super().inputs_of(replace(request, rows=rows))
+        try:
+            own = await super().inputs_of(replace(request, rows=rows))
+        except FieldsError as error:
+            raise FieldsError(error.problems, hint=self._hint) from error
         return replace(own, features=_with_stages(own.features, made))
 
     def close(self) -> None:
@@ -105,10 +110,10 @@ def chained_of(
     if not stages:
         return None
     assert model.features is not None
-    return ChainedFeatures(model.features, model.card.encodings, limits, stages)
+    return ChainedFeatures(model.features, model.card.encodings, limits, stages, tuple(model.plan.request))
 
 
-def _made(stages: Sequence[StageRows | BaseException]) -> list[StageRows]:
+def _made(stages: Sequence[StageRows | BaseException], hint: str) -> list[StageRows]:
     """Return the rows of all stages. Raises the first error that is not about fields, or else the problems of
     the fields of all stages."""
     errors = [one for one in stages if isinstance(one, BaseException)]
@@ -118,7 +123,7 @@ def _made(stages: Sequence[StageRows | BaseException]) -> list[StageRows]:
             raise error
     if fields:
         problems = tuple(dict.fromkeys(problem for one in fields for problem in one.problems))
-        raise FieldsError(problems, hint=fields[0].hint)
+        raise FieldsError(problems, hint=hint)
     return [one for one in stages if isinstance(one, StageRows)]
 
 

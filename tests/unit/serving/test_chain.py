@@ -98,6 +98,7 @@ def test_the_outside_has_the_fields_of_all_stages(order: ServiceOrder, tmp_path:
         reply = await call("/predict", {"rows": [ROW, {}]})
         found = [(one["row"], one["field"]) for one in reply.json()["problems"]]
         assert (reply.status, found) == (422, [(1, "temp"), (1, "wind")])
+        assert reply.json()["hint"].startswith("A row needs wind, temp. ")
         reply = await call("/predict", {"rows": [{**ROW, "wind": "strong"}]})
         assert (reply.status, reply.json()["problems"][0]["field"]) == (422, "wind")
         kind = {"content-type": "application/x-ndjson"}
