@@ -95,10 +95,10 @@ def why_no_registry() -> str:
 
 
 @contextmanager
-def registry(folder: Path) -> Iterator[str]:
-    """Runs a registry on a loopback address that needs a login. Yields its address."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+def registry(folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
+    """Runs a registry that needs a login, by default on a loopback address. Yields its address."""
+    with socket.create_server((host, 0)) as free:
+        address = f"{host}:{free.getsockname()[1]}"
     users = subprocess.run(
         ["htpasswd", "-Bbn", USER, PASSWORD], capture_output=True, text=True, check=True
     ).stdout
@@ -118,7 +118,7 @@ def registry(folder: Path) -> Iterator[str]:
             until = time.monotonic() + 30
             while time.monotonic() < until:
                 try:
-                    socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))).close()
+                    socket.create_connection((host, int(address.rpartition(":")[2]))).close()
                     break
                 except OSError:
                     time.sleep(0.05)
