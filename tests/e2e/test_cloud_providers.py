@@ -62,6 +62,23 @@ def test_an_account_is_checked_and_its_machines_are_offered(place: Place, ec2: E
     assert not ec2.machines()
 
 
+def test_a_region_that_does_not_exist_and_quotas_that_permit_nothing_are_named(
+    place: Place, ec2: EC2Simulation
+):
+    key = place.folder / "key"
+    key.write_text(ec2.secret_key)
+    ok(place, "add", "secret", "aws-key", "--file", key)
+    wrong = place.gridmill("add", "cloudprovider", "aws", "--region", "mars-", *account(ec2))
+    assert wrong.returncode == 8
+    assert "the provider offers no machines in the regions 'mars-'" in wrong.stderr
+    assert "No region begins with this text" in wrong.stderr
+    ec2.faults.quotas["*"] = 0
+    ok(place, "add", "cloudprovider", "aws", "--region", "us-east-1", *account(ec2))
+    ok(place, "configure", "resource", "burst", "--type", "training", "--gpus", 1, "--at", "aws")
+    planned = " ".join(ok(place, "plan", ROOT / "examples/rented/pipeline.yaml").split())
+    assert "warning: the quota of 0 vCPUs in us-east-1 permits no g4dn.xlarge" in planned
+
+
 def test_refused_credentials_store_nothing(place: Place, ec2: EC2Simulation):
     key = place.folder / "key"
     key.write_text("this-is-not-the-key")
@@ -69,5 +86,6 @@ def test_refused_credentials_store_nothing(place: Place, ec2: EC2Simulation):
     added = place.gridmill("add", "cloudprovider", "aws", "--region", "us-east-1", *account(ec2))
     assert added.returncode == 8
     assert "AWS answered" in added.stderr
+    assert "`gridmill add secret NAME` replaces the value of a secret" in added.stderr
     assert "not-the-key" not in added.stderr + added.stdout
     assert "there are no cloudproviders" in place.gridmill("list", "cloudproviders").stderr

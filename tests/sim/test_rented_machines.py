@@ -22,7 +22,7 @@ from gridmill.testing.cloud.catalog import TRAITS
 from gridmill.testing.cloud.provider_faults import ProviderFaults
 from gridmill.testing.faults import Fault, FaultyStore
 from gridmill.testing.simulated_site import Behaviour
-from gridmill.testing.simulation import Killed
+from gridmill.testing.simulation import Killed, Simulation
 
 
 class Switched:
@@ -303,6 +303,18 @@ def test_the_rate_limits_of_the_provider_are_respected_for_many_leases():
     launches = [one.at for one in grid.account.calls if one.method == "launch"]
     assert all(b - a >= 12.0 for a, b in pairwise(launches))
     assert (len(grid.leases()), grid.alive()) == (4, 0)
+
+
+def test_a_control_node_that_opens_its_sites_shows_no_problem_of_their_leases():
+    grid = RentedGrid()
+    grid.start()
+    grid.until(is_ready(grid))
+    grid.node = Simulation.new_node(grid, {})
+    shown = grid.node.control.problems.lasting
+    grid.until(lambda: grid.node.control.rentals.sites)
+    assert not [text for text in shown.values() if "not open" in text]
+    seconds = grid.until(lambda: any("not open" in text for text in shown.values()))
+    assert seconds >= 25
 
 
 def test_a_used_budget_stops_further_rentals_and_is_shown():

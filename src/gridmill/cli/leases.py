@@ -11,7 +11,7 @@ from gridmill.cli.session import Json, emit, print_error, session, show
 from gridmill.cli.tables import FittedTable, table
 from gridmill.domain.amounts import show_count, show_seconds
 from gridmill.domain.charges import CostKind
-from gridmill.domain.lease import LaunchTry
+from gridmill.domain.lease import LaunchTry, LeaseState
 from gridmill.domain.lease_cost import CostBy, CostRow, LeaseView
 from gridmill.domain.rental_estimate import show_money
 from gridmill.sdk.client import Client
@@ -141,6 +141,9 @@ def tell_leases(client: Client) -> None:
     left = [view for view in client.list_leases(limit=_MOST_TOLD) if view.lease.is_open]
     for view in left:
         print_error(lease_line(view))
+    kept = next((one for one in left if one.lease.failed and one.lease.state is LeaseState.READY), None)
+    if kept is not None:
+        print_error(f"to look at the machine: gridmill ssh {kept.id}; to end it now: {kept.command}")
     if left:
         print_error("the control node returns these machines; `gridmill list leases` shows their state")
 

@@ -125,14 +125,25 @@ def offers(
         with session(context) as client:
             known = client.list_offers(provider, region=region, instance_type=instance_type)
     found = chosen(known, wanted)
-    return emit(found) if json else _print(found, len(known), limit)
+    if json:
+        return emit(found)
+    asked = " ".join(one for one in (instance_type, f"in the region {region}" if region else "") if one)
+    return _print(found, limit) if found else _print_none(len(known), asked, provider, file)
 
 
-def _print(found: tuple[Offer, ...], known: int, limit: int) -> None:
-    if not found:
-        why = f"; {show_count(known, 'offer')} did not meet the conditions" if known else ""
-        hint = "" if known else "; to add a provider: gridmill add cloudprovider aws --region us-"
-        return print_error(f"there are no offers{why}{hint}")
+def _print_none(known: int, asked: str, provider: str, file: Path | None) -> None:
+    """Print why there are no offers, and what to do."""
+    if known:
+        return print_error(f"there are no offers; {show_count(known, 'offer')} did not meet the conditions")
+    if file is not None:
+        return print_error(f"there are no offers; {file} has none")
+    if asked:
+        of = f" of {provider}" if provider else ""
+        return print_error(f"there are no offers{of} for {asked}; to list all: gridmill offers")
+    return print_error("there are no offers; to add a provider: gridmill add cloudprovider aws --region us-")
+
+
+def _print(found: tuple[Offer, ...], limit: int) -> None:
     rows = [_row(offer) for offer in found[:limit]]
     show(FittedTable(_HEAD, rows, folded=("zones",), left_out=("zones", "CPUs", "memory")))
     if len(found) > limit:

@@ -19,6 +19,7 @@ from gridmill.cli.render import run_table
 from gridmill.cli.session import Json, emit, print_sentence, session, settings_of, show
 from gridmill.cli.show import run_list, schedule_list
 from gridmill.domain.amounts import show_count
+from gridmill.domain.lease_cost import LeaseView
 from gridmill.domain.run import Run
 from gridmill.domain.states import FINISHED_RUNS
 from gridmill.domain.views import ClientView, RunView
@@ -69,11 +70,11 @@ def status(
 
 def _grid(client: Client, as_json: bool) -> None:
     control, runs = client.control(), client.list_runs(limit=_RECENT)
+    leases = [one for one in client.list_leases(limit=_RECENT) if one.lease.is_open]
     if client.reading:
-        return _records(client, runs, control.problems, as_json)
+        return _records(client, runs, leases, control.problems, as_json)
     schedules, backfills = client.list_schedules(), client.list_backfills()
     farms = client.list_farms()
-    leases = [one for one in client.list_leases(limit=_RECENT) if one.lease.is_open]
     if as_json:
         output = {"control": control, "runs": runs, "schedules": schedules, "backfills": backfills}
         return emit({**output, "farms": farms, "leases": leases})
@@ -107,13 +108,19 @@ def _attends(client: ClientView) -> str:
     return f" (waits for {', '.join(client.runs)})" if client.runs else ""
 
 
-def _records(client: Client, runs: Sequence[Run], problems: Sequence[str], as_json: bool) -> None:
+def _records(
+    client: Client, runs: Sequence[Run], leases: Sequence[LeaseView], problems: Sequence[str], as_json: bool
+) -> None:
     """Print the state that the records show if no control node is running."""
     if as_json:
-        return emit({"control": None, "runs": runs, "problems": problems})
+        return emit({"control": None, "runs": runs, "problems": problems, "leases": leases})
     print(f"no control node is running for {client.settings.home}; to start one: gridmill up")
     for trouble in problems:
         print_sentence(trouble)
+    for lease in leases:
+        print_sentence(lease_line(lease))
+    if leases:
+        print("these leases stay open until a control node ends the machines and confirms it: gridmill up")
     if any(run.state not in FINISHED_RUNS for run in runs):
         print("unfinished runs continue when a control node starts, or with: gridmill resume RUN")
     return show(run_list(runs)) if runs else print("no runs yet")

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from gridmill.domain.amounts import about
 from gridmill.domain.charges import GIGABYTE, MONTH_SECONDS, Charges, CostKind
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.lease import MICROS
 
 __all__ = (
@@ -59,6 +59,10 @@ class RentalEstimate:
     machines: int = 1
     warning: str = ""
     away: str = ""
+
+    def with_warning(self, text: str) -> "RentalEstimate":
+        """Return the estimate with a further warning. An empty text adds none."""
+        return replace(self, warning="; ".join(one for one in (self.warning, text) if one))
 
     @property
     def total_seconds(self) -> float | None:

@@ -310,15 +310,28 @@ def _quota_problem(market: Market, candidate: Candidate) -> str:
         for one in market.offers
         if (one.region, one.instance_type) == (candidate.region, candidate.instance_type)
     )
-    for quota in market.quotas:
-        if quota.region != candidate.region or quota.spot != candidate.spot:
-            continue
-        if not candidate.instance_type.startswith(quota.types):
-            continue
-        need, used = quota_units(quota, offer), quota.used or 0.0
-        if need > quota.limit - used:
+    for quota in _quotas_of(market, offer, spot=candidate.spot):
+        used = quota.used or 0.0
+        if quota_units(quota, offer) > quota.limit - used:
             of = f" ({show_number(used)} used)" if used else ""
             return f"the quota of {show_number(quota.limit)} {quota.unit}{of} is too small in"
+    return ""
+
+
+def _quotas_of(market: Market, offer: Offer, *, spot: bool) -> Iterator[Quota]:
+    """Return the quotas that limit the machines of an offer."""
+    for quota in market.quotas:
+        is_same = quota.region == offer.region and quota.spot == spot
+        if is_same and offer.instance_type.startswith(quota.types):
+            yield quota
+
+
+def quota_limit(market: Market, offer: Offer, *, spot: bool) -> str:
+    """Return the quota that permits no machine of an offer, even if no other machine is rented. The result is
+    empty if the quotas permit one."""
+    for quota in _quotas_of(market, offer, spot=spot):
+        if quota_units(quota, offer) > quota.limit:
+            return f"the quota of {show_number(quota.limit)} {quota.unit} in {offer.region}"
     return ""
 
 

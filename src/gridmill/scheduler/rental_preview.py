@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import ceil
 
-from gridmill.domain.amounts import Amounts, about, show_bytes
+from gridmill.domain.amounts import Amounts, about, show_bytes, show_count, show_number
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
 from gridmill.domain.lease import DISK_BYTES, HOUR_SECONDS, Lease, RentalTerms
@@ -13,7 +13,14 @@ from gridmill.domain.rental_terms import rental_terms
 from gridmill.domain.resource import Resource, Sizing, TransferEstimate
 from gridmill.domain.site import Site
 from gridmill.domain.views import PlannedJob
-from gridmill.scheduler.rental_choice import BOOT_SECONDS, MOST_MACHINES, Market, misfit, price_of
+from gridmill.scheduler.rental_choice import (
+    BOOT_SECONDS,
+    MOST_MACHINES,
+    Market,
+    misfit,
+    price_of,
+    quota_limit,
+)
 from gridmill.scheduler.rental_estimate import (
     TermsChoice,
     TimeAndCost,
@@ -83,8 +90,10 @@ def preview_rental(
     needs = _pod_amounts(resource, sizing.amounts)
     offer, reasons = _cheapest(terms, needs, place.market)
     if offer is None:
-        text = f"{show_bytes(needs.memory_bytes)}, {needs.cpus:g} CPUs and {needs.gpus} GPUs"
-        return RentalPreview(problem=f"no offer of {site.name} fits {text}: {', '.join(reasons)}")
+        return RentalPreview(
+            problem=f"no offer of {site.name} fits {_shown(needs)}: {', '.join(reasons)}. `gridmill offers"
+            f" {site.name}` lists the offers, and `gridmill alter resource {resource.name}` changes the terms"
+        )
     price = price_of(offer, spot=terms.spot)
     disk_bytes = terms.disk_bytes or DISK_BYTES
     charges = offer.charges or place.charges
@@ -103,7 +112,7 @@ def preview_rental(
     )
     machines = max(1, sizing.workers)
     return RentalPreview(
-        rental=replace(rental, machines=machines),
+        rental=replace(rental, machines=machines, warning=_quota_warning(terms, place.market, offer)),
         bound_micros=_bound(terms, price, machines, charges, disk_bytes),
     )
 
@@ -127,6 +136,24 @@ def spot_warning(terms: RentalTerms, place: SiteMarket, transfer: TransferEstima
     )
 
 
+def _quota_warning(terms: RentalTerms, market: Market, offer: Offer) -> str:
+    """Return the warning that the quota of the account permits no machine of the cheapest offer. It is empty
+    if a quota permits one, because offers with a larger quota are preferred."""
+    quota = quota_limit(market, offer, spot=terms.spot)
+    if not quota:
+        return ""
+    return (
+        f"{quota} permits no {offer.instance_type}{' (spot)' if terms.spot else ''}, and no other offer fits:"
+        " the job waits until you have a higher quota; ask the provider for it"
+    )
+
+
+def _shown(needs: Amounts) -> str:
+    gpus = f" and {show_count(needs.gpus, 'GPU')}" if needs.gpus else ""
+    cpus = f"{show_number(needs.cpus)} CPU{'' if needs.cpus == 1 else 's'}"
+    return f"{show_bytes(needs.memory_bytes)}{', ' if gpus else ' and '}{cpus}{gpus}"
+
+
 def _pod_amounts(resource: Resource, job: Amounts) -> Amounts:
     """Return the amounts of the pod on the machine, which are those of the resource where it sets them."""
     return Amounts(
@@ -140,11 +167,13 @@ def _cheapest(terms: RentalTerms, needs: Amounts, market: Market) -> tuple[Offer
     reasons = {offer: misfit(terms, needs, market, offer) for offer in market.offers}
     fitting = [offer for offer, reason in reasons.items() if not reason]
     if not fitting:
-        return None, sorted(set(reasons.values())) or ["the provider has no offers"]
+        asked = f"{terms.instance_type}{f' in {terms.region}' if terms.region else ''}".strip()
+        return None, sorted(set(reasons.values())) or [f"the provider offers no machine {asked}".rstrip()]
 
-    def order(offer: Offer) -> tuple[bool, int, str, str]:
+    def order(offer: Offer) -> tuple[bool, bool, int, str, str]:
         price = price_of(offer, spot=terms.spot)
-        return price is None, price or 0, offer.instance_type, offer.region
+        is_limited = bool(quota_limit(market, offer, spot=terms.spot))
+        return is_limited, price is None, price or 0, offer.instance_type, offer.region
 
     return min(fitting, key=order), []
 

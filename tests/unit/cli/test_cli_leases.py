@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from tests.unit.cli.test_cli import Cli
 
+from gridmill.cli.leases import tell_leases
+from gridmill.control.steps.lease_records import with_machine
 from gridmill.control.usecases.leases import view_of
 from gridmill.domain.charges import CostKind
 from gridmill.domain.frozen import replace
@@ -124,3 +126,30 @@ def test_the_view_of_a_lease_names_what_happens() -> None:
     assert view_of(ending, OPENED).phase == "ending: idle"
     closed = replace(ending, state=LeaseState.CLOSED, closed=OPENED + 10)
     assert (view_of(closed, OPENED + 99).seconds, view_of(closed, OPENED + 99).command) == (10.0, "")
+
+
+def test_the_view_of_a_machine_that_is_kept_after_a_failure_names_the_time() -> None:
+    terms = replace(LEASE.terms, keep_on_failure_seconds=1800.0)
+    kept = replace(LEASE, terms=terms, failed=OPENED + 100)
+    phase = view_of(kept, OPENED + 160).phase
+    assert phase == "ready: kept for 29 m 00 s because a job failed (keep_on_failure)"
+    assert view_of(kept, OPENED + 1901).phase == "ready"
+
+
+def test_a_command_that_leaves_a_kept_machine_names_how_to_use_and_end_it(
+    cli: Cli, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kept = replace(LEASE, failed=OPENED + 100)
+    cli.fake.kept_leases[kept.id] = view_of(kept, OPENED + 160)
+    grid = OpenGrid(grid=cli.fake, close=lambda: None)
+    with Client(home_settings(cli.home), dial=lambda: grid) as client:
+        tell_leases(client)
+    told = capfd.readouterr().err
+    assert "to look at the machine: gridmill ssh lease-1; to end it now: gridmill stop lease lease-1" in told
+
+
+def test_a_problem_with_a_hint_and_the_machine_are_separate_sentences() -> None:
+    text = with_machine("AWS refuses the key. Renew it.", LEASE, "aws")
+    assert text.startswith("AWS refuses the key. Renew it. Machine i-1 costs 1.01 USD per hour; ")
+    without = replace(LEASE, tries=())
+    assert with_machine("AWS refuses the key. Renew it.", without, "aws") == "AWS refuses the key. Renew it."

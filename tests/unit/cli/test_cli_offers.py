@@ -79,6 +79,18 @@ def test_offers_are_shown_with_their_prices_and_the_time_of_the_prices(cli: Cli)
     assert "'cheap' is not an amount of money" in cli.err
 
 
+def test_the_reason_why_there_are_no_offers_is_named(cli: Cli, tmp_path: Path):
+    cli.fake.kept_offers = ()
+    assert cli("offers", "aws", "--region", "mars-", "--instance-type", "g9.huge") == 0
+    assert "no offers of aws for g9.huge in the region mars-; to list all: gridmill offers" in cli.err
+    file = tmp_path / "offers.csv"
+    file.write_text("")
+    assert cli("offers", "--import", file) == 0
+    assert f"{file} has none" in " ".join(cli.err.split())
+    assert cli("offers") == 0
+    assert "to add a provider: gridmill add cloudprovider" in cli.err
+
+
 def test_a_csv_file_is_read_without_a_provider(cli: Cli, tmp_path: Path):
     file = tmp_path / "offers.csv"
     file.write_text(

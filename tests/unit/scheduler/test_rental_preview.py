@@ -7,7 +7,7 @@ from gridmill.domain.command import CommandSpec
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.lease import RentalTerms
-from gridmill.domain.machine import Offer
+from gridmill.domain.machine import Offer, Quota
 from gridmill.domain.rental_estimate import Charges, estimate_lines
 from gridmill.domain.resource import Resource, ResourceAlternative, Sizing, TransferEstimate
 from gridmill.domain.site import Site, SiteKind
@@ -101,9 +101,43 @@ def test_the_machine_has_the_amounts_of_the_resource_although_the_job_needs_less
     assert rental.price_micros == 900_000
 
 
+def test_a_region_or_a_type_without_offers_is_named() -> None:
+    """The provider was asked only for this type in this region."""
+    resource = replace(BURST, settings={"region": "mars-", "instance_type": "g9.huge"})
+    nothing = SiteMarket(market=Market(capacities={}))
+    problem = preview(planned(), resource, nothing).problem
+    assert ": the provider offers no machine g9.huge in mars-. `gridmill offers aws`" in problem
+    assert "gridmill alter resource burst" in problem
+
+
+def with_quotas(**limits: float) -> SiteMarket:
+    """The market with quotas of virtual processors for machines whose types begin with these names."""
+    quotas = tuple(
+        Quota(region=region, name=kind, limit=limit, unit="vCPUs", types=(kind,))
+        for kind, limit in limits.items()
+        for region in ("us-east-1", "us-west-2")
+    )
+    return replace(MARKET, market=replace(MARKET.market, quotas=quotas))
+
+
+def test_an_offer_whose_quota_permits_it_is_preferred() -> None:
+    found = preview(planned(), market=with_quotas(g4dn=0, g5=4)).rental
+    assert found is not None
+    assert (found.instance_type, found.warning) == ("g5.xlarge", "")
+
+
+def test_the_plan_warns_if_the_quotas_permit_no_machine() -> None:
+    found = preview(planned(), market=with_quotas(g=0, unpriced=0)).rental
+    assert found is not None
+    assert "the quota of 0 vCPUs in us-east-1 permits no g4dn.xlarge" in found.warning
+    assert "the job waits until you have a higher quota" in found.warning
+    [line] = [one for one in estimate_lines(found.with_warning("more")) if one.startswith("warning")]
+    assert line.endswith("; more")
+
+
 def test_a_job_that_fits_no_offer_has_the_reasons() -> None:
     problem = preview(planned(memory_bytes=64 * GIB)).problem
-    assert problem.startswith("no offer of aws fits 64 GiB, 2 CPUs and 1 GPUs: ")
+    assert problem.startswith("no offer of aws fits 64 GiB, 2 CPUs and 1 GPU: ")
     assert "too little memory" in problem
     assert "no region us-" in problem
     assert "too few GPUs" in problem

@@ -223,6 +223,12 @@ def machine_text(lease: Lease, provider: str) -> str:
     )
 
 
+def with_machine(problem: str, lease: Lease, provider: str) -> str:
+    """Return a problem of a lease, followed by the sentence of `machine_text`."""
+    machine = machine_text(lease, provider)
+    return f"{problem.removesuffix('.')}{machine}" if machine else problem
+
+
 def left_text(lease: Lease, provider: str, *, exports: bool) -> str:
     """Return a warning about a lease that is open while the control node ends. `exports` is whether a bucket
     takes the results of its jobs, so that a running job may continue."""

@@ -27,10 +27,10 @@ from gridmill.control.steps.lease_records import (
     has_failed,
     last_attempts,
     live_on,
-    machine_text,
     provider_of,
     put_lease,
     sent_by,
+    with_machine,
 )
 from gridmill.control.steps.problems import set_problems
 from gridmill.control.steps.rental_calls import action_call, finish_call, finish_market, market_call
@@ -88,7 +88,8 @@ def _rent_at(renting: Renting, site: str) -> float:
     rental = renting.rentals.at(site, now)
     leases = tuple(one for one in renting.ledger.snapshot.leases.values() if one.provider == site)
     if not isinstance(port, RentingSite):
-        _show_problems(renting, site, rental, leases, _NOT_OPEN if leases else "")
+        is_late = now - rental.started >= OPENING_SECONDS
+        _show_problems(renting, site, rental, leases, _NOT_OPEN if leases and is_late else "")
         return FIRST_TRY_AGAIN_SECONDS if leases else inf
     current = [_with_uses(renting.ledger, rental, one, now) for one in leases]
     situation = _read(renting, site, port, rental, current)
@@ -106,6 +107,8 @@ def _rent_at(renting: Renting, site: str) -> float:
     return max(0.0, min(plan.again_at - now, again_seconds))
 
 
+OPENING_SECONDS = 30.0
+"""A control node that starts opens its sites one after the other. Their leases have no problem meanwhile."""
 _NOT_OPEN = "the site is not open, so that its machines cannot be ended now"
 
 
@@ -395,7 +398,7 @@ def _show_problems(
         account = rental.latest.account if rental.latest is not None else ""
         text = problem or account_problem(lease, account) or lease.problem or rental.problems.get("list", "")
         if text:
-            shown[lease.id] = f"lease {lease.id} at {site}: {text}{machine_text(lease, provider)}"
+            shown[lease.id] = f"lease {lease.id} at {site}: {with_machine(text, lease, provider)}"
     # a lease that waits for offers shows that they are missing, and the site shows why
     for key, text in rental.problems.items():
         if key != "list" or not leases:

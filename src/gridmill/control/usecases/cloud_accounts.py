@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.machine import Offer
 from gridmill.domain.site import Site, SiteKind
-from gridmill.errors import InputError, NotFoundError
+from gridmill.errors import CredentialsError, InputError, NotFoundError
 from gridmill.ports.cloud import AccountCheck, CloudPort, RentingSite
 
 
@@ -20,6 +20,10 @@ class CloudAccountUseCases(UseCases):
         cloud = self._control.open_cloud(site)
         try:
             return cloud.check_account("")
+        except CredentialsError as error:
+            if error.hint == CredentialsError.default_hint:  # nothing is rented yet that could continue
+                error.hint = _WRONG_KEY
+            raise
         finally:
             cloud.close()
 
@@ -56,6 +60,12 @@ class CloudAccountUseCases(UseCases):
             yield cloud
         finally:
             cloud.close()
+
+
+_WRONG_KEY = (
+    "Compare the id of the key, the secret and the profile with those of the account. "
+    "`gridmill add secret NAME` replaces the value of a secret."
+)
 
 
 def _check_kind(site: Site) -> None:

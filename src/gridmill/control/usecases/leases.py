@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from gridmill.control.steps.lease_records import runs_of
 from gridmill.control.usecases.base import UseCases
+from gridmill.domain.amounts import show_seconds
 from gridmill.domain.frozen import replace
 from gridmill.domain.lease import Lease, LeaseState, lease_cost_micros
 from gridmill.domain.lease_cost import (
@@ -114,7 +115,8 @@ def view_of(lease: Lease, now: float, progress: str = "", problem: str = "") -> 
     `problem` its lasting problem."""
     last = lease.last_try
     phase = _PHASES[lease.state]
-    detail = lease.problem or progress or (lease.reason if lease.release_asked is not None else "")
+    ending = lease.reason if lease.release_asked is not None else _kept(lease, now)
+    detail = lease.problem or progress or ending
     one = lease.machine_try
     return LeaseView(
         lease=lease,
@@ -128,6 +130,16 @@ def view_of(lease: Lease, now: float, progress: str = "", problem: str = "") -> 
         unknown=unknown_costs(lease),
         problem=problem,
     )
+
+
+def _kept(lease: Lease, now: float) -> str:
+    """Return a text about a machine that is kept because a job on it has failed; empty for other machines."""
+    if lease.failed is None or lease.state is not LeaseState.READY:
+        return ""
+    left_seconds = lease.failed + lease.terms.keep_on_failure_seconds - now
+    if left_seconds <= 0:
+        return ""
+    return f"kept for {show_seconds(left_seconds)} because a job failed (keep_on_failure)"
 
 
 def _forecast_in(forecast: CostForecast | None, currency: str) -> int | None:

@@ -11,13 +11,13 @@ from gridmill.domain.amounts import Amounts, show_seconds
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.lease import Lease
-from gridmill.domain.machine import SelfEnd
+from gridmill.domain.machine import Quota, SelfEnd
 from gridmill.domain.rental_terms import AFTER_CAP_SECONDS, EXPORT, rental_terms
 from gridmill.domain.resource import Resource
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.views import PlannedJob
-from gridmill.errors import GridmillError, explained
-from gridmill.ports.cloud import RentingSite
+from gridmill.errors import GridmillError, UnavailableError, explained
+from gridmill.ports.cloud import CloudPort, RentingSite
 from gridmill.ports.site import SitePort
 from gridmill.scheduler.rental_choice import Market
 from gridmill.scheduler.rental_preview import (
@@ -88,15 +88,27 @@ def _market(port: SitePort | None, site: Site, resources: Sequence[Resource]) ->
     terms = {rental_terms(one, site) for one in resources}
     wanted = {(one.region, one.instance_type) for one in terms}
     offers = {offer for region, kind in sorted(wanted) for offer in cloud.offers(region, kind)}
+    regions = {region for region, _ in wanted}
+    quotas = {quota for region in sorted(regions) for quota in _quotas(cloud, region)}
     return SiteMarket(
         market=Market(
             offers=tuple(sorted(offers, key=lambda one: (one.instance_type, one.region))),
+            quotas=tuple(sorted(quotas, key=lambda one: (one.region, one.name, one.spot))),
             capacities=_capacities(port, site),
             self_end=cloud.traits.self_end,
         ),
         charges=cloud.traits.charges,
         spot_notice_seconds=cloud.traits.spot_notice_seconds,
     )
+
+
+def _quotas(cloud: CloudPort, region: str) -> tuple[Quota, ...]:
+    """Return the quotas of an account. If they cannot be read, the plan is made without them, as the provider
+    itself refuses machines beyond them."""
+    try:
+        return cloud.check_account(region).quotas
+    except UnavailableError:
+        return ()
 
 
 def _capacities(port: SitePort, site: Site) -> Mapping[str, Amounts]:
@@ -151,7 +163,7 @@ def _with_warnings(
         site = facts.sites[resources[name].site]
         terms = rental_terms(resources[name], site)
         warning = spot_warning(terms, facts.markets[site.name], transfers.get(name))
-        rental = preview.rental and replace(preview.rental, warning=warning)
+        rental = preview.rental and preview.rental.with_warning(warning)
         warned[name] = replace(preview, rental=rental)
     return warned
 

@@ -27,6 +27,8 @@ _WHERE_NODES_ARE = {
     SiteKind.SLURM: "`sinfo` on the login node shows the partitions and the states of their nodes; "
     "`--set partition=NAME` selects one.",
     SiteKind.RAY: "`ray status` on the head of the cluster shows its nodes.",
+    SiteKind.CLOUD: "No region begins with this text, or the account has not enabled the region. For "
+    "example, `--region us-` permits all regions of AWS whose names begin with `us-`.",
 }
 LEAVE_SECONDS = 30.0
 """The seconds that a command waits while it removes a site and its files on other machines."""
@@ -235,9 +237,7 @@ def _look(site: Site, existing: Site | None, port: SitePort, *, replace: bool) -
             unreachable=True,
         )
     if not nodes:
-        raise UnavailableError(
-            f"site {site.name} has no node that can be used now", hint=_WHERE_NODES_ARE.get(site.kind, "")
-        )
+        raise UnavailableError(_no_nodes(site), hint=_WHERE_NODES_ARE.get(site.kind, ""))
     same = (
         existing
         if existing is not None and describe_farm(existing) == describe_farm(site)
@@ -247,6 +247,13 @@ def _look(site: Site, existing: Site | None, port: SitePort, *, replace: bool) -
     return _SiteObservation(
         nodes=nodes, route=route_of(same, port), configured=configured_of(port), account=account
     )
+
+
+def _no_nodes(site: Site) -> str:
+    if site.kind is not SiteKind.CLOUD:
+        return f"site {site.name} has no node that can be used now"
+    where = f" in the regions {site.settings['regions']!r}" if site.settings.get("regions") else ""
+    return f"site {site.name}: the provider offers no machines{where}"
 
 
 def _farm(site: Site, port: SitePort | None) -> FarmView:
