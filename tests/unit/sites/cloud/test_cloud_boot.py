@@ -235,7 +235,7 @@ def test_a_list_of_jobs_that_the_farm_does_not_renew_does_not_stop_the_dead_man_
 
 @pytest.mark.parametrize("hours", [10, -10])
 def test_a_wrong_clock_does_not_make_the_list_of_jobs_stale(tmp_path, hours):
-    watched = Watched(tmp_path, stale_seconds=3)
+    watched = Watched(tmp_path)
     lock = attempt(watched)
     exportable = watched.farm / "farm" / "exportable"
     with subprocess.Popen(["flock", str(lock), "sleep", "60"], start_new_session=True) as pod:
