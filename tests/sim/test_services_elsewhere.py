@@ -11,6 +11,7 @@ from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.resource import Resource
 from gridmill.domain.service import ROUTE, ServiceState
+from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.serving import NO_UPSTREAM, ServiceOrder
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import AttemptState, Cause
@@ -158,3 +159,21 @@ def test_a_service_whose_router_has_ended_does_not_run() -> None:
     assert (view.state, sorted(executions(grid))) == (ServiceState.STARTING, ["serve"])
     assert "of the service ended" in view.message
     until(grid, cases, is_running)
+
+
+def test_replicas_on_ray_listen_at_the_address_of_their_node_and_need_keys_or_consent(
+    grid: Simulation, cases: Cases
+) -> None:
+    add_site(grid, SiteKind.RAY)
+    with pytest.raises(InputError, match="machines in the network of Ray site 'lab' could reach"):
+        cases.start_service("rain", model="w/m@1", resource="far")
+    cases.start_service("rain", model="w/m@1", resource="far", settings=ServiceSettings(require_keys=True))
+    until(grid, cases, is_running)
+    order = grid.world.orders[executions(grid)["serve"].order.attempt_id]
+    deployment = next(
+        one for one in grid.node.control.ledger.snapshot.deployments.values() if one.site == "lab"
+    )
+    assert (order.host, order.port) == (deployment.pods[0].address or "127.0.0.1", 0)
+    grid.run_until(lambda: router_order(grid).upstream != NO_UPSTREAM, at_most_steps=100)
+    with pytest.raises(InputError, match="has no API keys"):
+        cases.update_service("rain", settings=ServiceSettings(require_keys=False))

@@ -99,7 +99,7 @@ class ServingGrid(RentedGrid):
                 type=JobKind.SERVICE,
                 site=AWS,
                 gpus=1,
-                keep_seconds=0.0,
+                keep_seconds=60.0,
                 settings=self.settings,
             ),
         )

@@ -186,6 +186,6 @@ def order_for(catalog: Catalog, storage: Storage, transaction: Transaction, atte
         staging=_staging(catalog.ledger, attempt),
         failed=failed_before(job_run, partial(transaction.get, JobRun)),
         contents_uri=contents_uri(uri) if job_run.part is None and job_run.probe is None else "",
-        service=service_order(catalog, storage, transaction, job_run.job),
+        service=service_order(catalog, storage, transaction, job_run.job, attempt),
         views=service_views(catalog, storage, transaction, job_run.job),
     )

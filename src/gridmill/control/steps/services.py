@@ -13,6 +13,7 @@ from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.service_chains import stage_folders
 from gridmill.control.steps.service_features import view_orders, with_definitions
 from gridmill.domain.artifact import Artifact
+from gridmill.domain.deployment import Deployment
 from gridmill.domain.drift import changes, drift_periods
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
@@ -36,9 +37,11 @@ from gridmill.domain.service import (
 )
 from gridmill.domain.service_features import ViewOrders
 from gridmill.domain.service_log import request_log_uri
+from gridmill.domain.service_settings import DEFAULT_HOST
 from gridmill.domain.service_size import CALIBRATION, Calibration
 from gridmill.domain.service_succession import WarmUp
 from gridmill.domain.serving import ServiceOrder, ServiceReport
+from gridmill.domain.site import SiteKind
 from gridmill.domain.storage_uri import below
 from gridmill.errors import ConflictError, GridmillError, NotFoundError
 from gridmill.ports.storage import Storage
@@ -51,10 +54,10 @@ SERVICE_EVENT = "service"
 
 
 def service_order(
-    catalog: Catalog, storage: Storage, transaction: Transaction, job: Job
+    catalog: Catalog, storage: Storage, transaction: Transaction, job: Job, attempt: Attempt
 ) -> ServiceOrder | None:
-    """Return the present order of the service that a job runs; None for a job of another kind. Raises
-    NotFoundError if the service has no record."""
+    """Return the present order of the service that an attempt of a job runs; None for a job of another kind.
+    Raises NotFoundError if the service has no record."""
     if job.service is None:
         return None
     if job.service.calibrates:
@@ -65,7 +68,22 @@ def service_order(
         raise NotFoundError(f"there is no service {job.service.name!r}")
     if job.service.routes and service.route is not None:
         return route_order_of(service, service.route)
-    return order_for_process(catalog, storage, service)
+    order = order_for_process(catalog, storage, service)
+    return _at_node(catalog, transaction, service, attempt, order)
+
+
+def _at_node(
+    catalog: Catalog, transaction: Transaction, service: Service, attempt: Attempt, order: ServiceOrder
+) -> ServiceOrder:
+    """Return the order for the node of an attempt. The router connects to a node of a Ray site directly, so
+    the replicas listen at the address by which this machine reaches the node."""
+    site = catalog.ledger.snapshot.sites.get(service.site)
+    if service.route is None or site is None or site.kind is not SiteKind.RAY:
+        return order
+    deployment = transaction.get(Deployment, attempt.deployment_id)
+    pods = deployment.pods if deployment is not None else ()
+    address = next((one.address for one in pods if one.id == attempt.pod_id), "")
+    return replace(order, host=address or DEFAULT_HOST, port=0)
 
 
 def order_for_process(catalog: Catalog, storage: Storage, service: Service) -> ServiceOrder:
@@ -131,6 +149,7 @@ def send_order(
     their pods after the commit. A pod that is not connected gets the order after its next Hello."""
     for attempt in filter(None, _replica_attempts(transaction, service)):
         order = order_for_process(catalog, storage, service)
+        order = _at_node(catalog, transaction, service, attempt, order)
         views = view_orders(catalog, storage, service, transaction.now)
         _send(channels, transaction, attempt, order, views)
     send_route_order(channels, transaction, service)

@@ -306,7 +306,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         if after == service:
             return service
         if after.route is not None:
-            check_settings_elsewhere(after)
+            check_settings_elsewhere(after, self._ledger.snapshot.sites.get(after.route.site))
         if after.host != service.host and after.port == service.port:
             raise InputError(
                 f"the address of service {service.name!r} can change from {service.host} to {after.host} "
@@ -479,16 +479,25 @@ def check_serves(service: Service, resource: Resource, site: Site | None) -> Non
         raise InputError(
             f"service {service.name!r} cannot run on resource {resource.name!r} at site {resource.site!r}: "
             f"{why}",
-            hint="Leave out the resource, or name a resource of type service at `local` or at a farm.",
+            hint="Leave out the resource, or name a resource of type service at `local`, at a farm, on Ray "
+            "or at a cloud site.",
             place="resource",
         )
     if site is not None and site.kind is SiteKind.CLOUD:
         check_limit(service, resource, site)
-    check_settings_elsewhere(service)
+    check_settings_elsewhere(service, site)
 
 
-def check_settings_elsewhere(service: Service) -> None:
-    """Raise InputError for settings that a service at another site than `local` cannot have."""
+def check_settings_elsewhere(service: Service, site: Site | None) -> None:
+    """Raise InputError for settings that a service cannot have at a site other than `local`."""
+    is_guarded = service.settings.require_keys or service.settings.accept_open
+    if site is not None and site.kind is SiteKind.RAY and not is_guarded:
+        raise InputError(
+            f"machines in the network of Ray site {site.name!r} could reach the replicas of service "
+            f"{service.name!r}, which has no API keys (--require-keys)",
+            hint="Add --require-keys, or accept this with --accept-open.",
+            place="require_keys",
+        )
     if service.settings.log_fraction:
         raise InputError(
             f"the requests of service {service.name!r} cannot be logged: its replicas run at another site, "
@@ -500,7 +509,6 @@ def check_settings_elsewhere(service: Service) -> None:
 
 _NO_SERVICES = {
     SiteKind.SLURM: "a job of Slurm ends at its walltime, and its node may not be reachable from here",
-    SiteKind.RAY: "services do not run on Ray yet",
     SiteKind.BATCH: "a batch service runs jobs that end, and has no connection to them",
 }
 """The kinds of sites at which services do not run, each with the reason."""

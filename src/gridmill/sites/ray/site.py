@@ -23,12 +23,14 @@ from gridmill.codec import decode, encode
 from gridmill.domain.amounts import parse_seconds
 from gridmill.domain.naming import read_address
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
+from gridmill.domain.serving import Upstream
 from gridmill.domain.site import MOST_NODES, Node, NodeUtilization, Site, check_settings
 from gridmill.errors import InputError, UnavailableError
 from gridmill.ports.site import PodListeners, PodReport, SitePort
 from gridmill.settings import Settings
 from gridmill.sites.marks import mark_root
 from gridmill.sites.ray.protocol import BridgeHello, BridgeRequest, BridgeResponse
+from gridmill.sites.service_address import upstream_at
 
 SECONDS = 5.0
 _SETTINGS = 4
@@ -140,6 +142,11 @@ class RaySite:
         """Ends the pods and releases their placement groups."""
         if pod_ids:
             self._ask(BridgeRequest(operation="tear_down", pods=tuple(pod_ids)))
+
+    def upstream(self, pod_id: str, attempt_id: str, address: str) -> Upstream | None:
+        """See ServingSite. The router connects to the address of the node at which the replicas listen."""
+        host, _, port = address.rpartition(":")
+        return upstream_at(host, int(port), attempt_id) if host else None
 
     def close(self) -> None:
         """Ends the bridge. The actors and their pods continue to run. Callers that still wait get an error

@@ -1,0 +1,84 @@
+"""A service whose replicas run on a Ray cluster: its router at home connects to the node."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
+from tests.e2e.test_service_on_rented_machine import Requests, predicted
+from tests.kit.farms import open_folder
+from tests.kit.ray import ENVIRONMENT, needs_ray, ray_cluster, remove_homes_on_nodes
+from tests.unit.jobs.training.test_imported import weighted
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long, needs_ray]
+
+
+class OnRay:
+    """A home with the Ray site `lab`, and the versions `rain/model@1` and `@2`."""
+
+    def __init__(self, place: Place, address: str) -> None:
+        self._place = place
+        model, signature = place.folder / "net.onnx", place.folder / "signature.yaml"
+        signature.write_text("features: [temp, wind]\nlabel: rain\n")
+        self.gridmill("add", "site", "lab", "--kind", "ray", "--address", address)
+        for name in ("rows", "n"):
+            model.write_bytes(weighted(rows=name))
+            self.gridmill("import", "model", "rain", str(model), "--signature", str(signature))
+        words = ("--type", "service", "--site", "lab", "--cpus", "1", "--memory", "1GiB")
+        self.gridmill("configure", "resource", "servers", *words)
+
+    def gridmill(self, *words: str, code: int = 0) -> str:
+        done = self._place.gridmill(*words, **ENVIRONMENT)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def view(self) -> dict:
+        return json.loads(self.gridmill("show", "service", "rain", "--json"))
+
+    def wait(self, state: str, version: str = "rain/model@1") -> dict:
+        def is_there() -> bool:
+            view = self.view()
+            return (view["state"], view["service"]["version"]) == (state, version)
+
+        assert eventually(is_there, PATIENCE_SECONDS), self.view()
+        return self.view()
+
+
+def test_a_service_on_ray_follows_its_alias_and_loses_a_replica_without_a_failed_request(
+    place: Place,
+) -> None:
+    with open_folder() as folder, ray_cluster(folder / "ray", cpus=2) as address:
+        ray = OnRay(place, address)
+        try:
+            served(ray)
+        finally:
+            place.gridmill("down", "--all", **ENVIRONMENT)
+            remove_homes_on_nodes(place.home)
+
+
+def served(ray: OnRay) -> None:
+    ray.gridmill("configure", "model", "rain/model", "--alias", "champion=1")
+    start = ("start", "service", "rain", "--model", "rain/model@champion", "--resource", "servers")
+    refused = ray.gridmill(*start, code=2)
+    assert "machines in the network of Ray site 'lab' could reach the replicas" in refused
+    ray.gridmill(*start, "--accept-open")
+    view = ray.wait("running")
+    client = Requests(view["service"]["port"])
+    client.start()
+    try:
+        ray.gridmill("configure", "model", "rain/model", "--alias", "champion=2")
+        updated = ray.wait("running", "rain/model@2")
+        [replica] = updated["service"]["report"]["replicas"]
+        os.kill(replica["pid"], signal.SIGKILL)
+        ray.gridmill("down")
+        answered = client.answered
+        assert eventually(lambda: client.answered > answered + 20, PATIENCE_SECONDS)
+        ray.wait("running", "rain/model@2")
+    finally:
+        client.end()
+    assert client.failed == []
+    assert predicted(view["service"]["port"])[0] == 200
+    ray.gridmill("stop", "service", "rain")
+    ray.wait("stopped", "rain/model@2")
