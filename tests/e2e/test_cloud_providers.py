@@ -77,6 +77,11 @@ def test_a_region_that_does_not_exist_and_quotas_that_permit_nothing_are_named(
     ok(place, "configure", "resource", "burst", "--type", "training", "--gpus", 1, "--at", "aws")
     planned = " ".join(ok(place, "plan", ROOT / "examples/rented/pipeline.yaml").split())
     assert "warning: the quota of 0 vCPUs in us-east-1 permits no g4dn.xlarge" in planned
+    ec2.faults.quotas.clear()
+    ok(place, "alter", "resource", "burst", "--set", "budget=0")
+    planned = " ".join(ok(place, "plan", ROOT / "examples/rented/pipeline.yaml").split())
+    assert "warning: the budget of resource burst for" in planned
+    assert "is used up" in planned
 
 
 def test_refused_credentials_store_nothing(place: Place, ec2: EC2Simulation):

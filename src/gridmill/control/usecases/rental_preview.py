@@ -5,13 +5,16 @@ The offers of the providers are read without the node's lock, because a provider
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import field
 
 from gridmill.control.steps.inputs import leaves_checkpoints
 from gridmill.domain.amounts import Amounts, show_seconds
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.lease import Lease
+from gridmill.domain.lease_cost import PROJECT, RESOURCE, month_costs, month_of
 from gridmill.domain.machine import Quota, SelfEnd
+from gridmill.domain.project import Project
 from gridmill.domain.rental_terms import AFTER_CAP_SECONDS, EXPORT, rental_terms
 from gridmill.domain.resource import Resource
 from gridmill.domain.site import Site, SiteKind
@@ -19,6 +22,7 @@ from gridmill.domain.views import PlannedJob
 from gridmill.errors import GridmillError, UnavailableError, explained
 from gridmill.ports.cloud import CloudPort, RentingSite
 from gridmill.ports.site import SitePort
+from gridmill.scheduler.rental_budgets import Budget, used_budgets
 from gridmill.scheduler.rental_choice import Market
 from gridmill.scheduler.rental_preview import (
     RentalPreview,
@@ -35,13 +39,15 @@ NO_MARKET = Market(capacities={})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentalFacts:
     """What is known about renting before a run: the cloud sites by name, what each of them offers, and all
-    leases."""
+    leases. `used_budgets` has the resources whose budgets for this month are used up, with the reasons."""
 
     sites: Mapping[str, Site]
     markets: Mapping[str, SiteMarket]
     leases: Sequence[Lease] = ()
+    used_budgets: Mapping[str, str] = field(default_factory=dict)
 
 
+_UNTIL_BUDGET = "the job waits until the next month begins or you increase the budget"
 NOTHING_RENTED = RentalFacts(sites={}, markets={})
 
 
@@ -53,6 +59,31 @@ def cloud_sites(sites: Mapping[str, Site], resources: Iterable[Resource]) -> dic
         if site is not None and site.kind is SiteKind.CLOUD:
             used.setdefault(site.name, []).append(one)
     return used
+
+
+def used_budgets_of(
+    resources: Sequence[Resource],
+    project: Project | None,
+    sites: Mapping[str, Site],
+    leases: Sequence[Lease],
+    now: float,
+) -> Mapping[str, str]:
+    """Return the resources for which no machine is rented for a job of the project in the present month,
+    because the budget of the resource or of the project is used up, with the reasons."""
+    month, budgets = month_of(now), list[Budget]()
+    if project is not None and project.budget_micros is not None:
+        owner = (PROJECT, project.name)
+        budgets.append(Budget(owner=owner, micros=project.budget_micros, currency=project.currency))
+    for one in resources:
+        terms = rental_terms(one, sites[one.site])
+        if terms.budget_micros is not None:
+            owner = (RESOURCE, one.name)
+            budgets.append(Budget(owner=owner, micros=terms.budget_micros, currency=terms.currency))
+    spent = month_costs(leases, now, month).bounds if budgets else {}
+    used = used_budgets(budgets, [spent], month)
+    whole = next((text for (kind, _), text in used.items() if kind == PROJECT), "")
+    texts = {one.name: whole or used.get((RESOURCE, one.name), "") for one in resources}
+    return {name: text for name, text in texts.items() if text}
 
 
 def read_markets(
@@ -190,6 +221,8 @@ def _previews(
         )
         away = away_text(job.kind, resource, site, facts.markets[resource.site].market.self_end)
         rental = preview.rental and replace(preview.rental, away=away)
+        if rental is not None and name in facts.used_budgets:
+            rental = rental.with_warning(f"{facts.used_budgets[name]}; {_UNTIL_BUDGET}")
         previews[name] = replace(preview, rental=rental)
     return previews
 

@@ -41,6 +41,7 @@ from gridmill.control.usecases.rental_preview import (
     RentalFacts,
     cloud_sites,
     read_markets,
+    used_budgets_of,
     with_rentals,
 )
 from gridmill.control.usecases.run_views import RunViews
@@ -239,12 +240,16 @@ class RunUseCases(AlterationUseCases):
         with self._node.lock:
             resources = all_resources_used(self._ledger, pipeline, self._resources(pipeline))
             sites = dict(self._ledger.snapshot.sites)
+            project = self._ledger.snapshot.projects.get(pipeline.project)
             used = cloud_sites(sites, {one.name: one for some in resources.values() for one in some}.values())
             ports = dict(self._control.sites)
         if not used:
             return NOTHING_RENTED
         markets = read_markets(sites, used, ports, self._control.open_site)
-        return RentalFacts(sites=sites, markets=markets, leases=tuple(self._list(Lease)))
+        leases = tuple(self._list(Lease))
+        rented = [one for some in used.values() for one in some]
+        budgets = used_budgets_of(rented, project, sites, leases, self._control.now())
+        return RentalFacts(sites=sites, markets=markets, leases=leases, used_budgets=budgets)
 
     def _within_terms(self, pipeline: Pipeline) -> tuple[Pipeline, tuple[PlannedJob, ...]]:
         """Return the pipeline in which each job with a deadline or a budget names first the resource that is
