@@ -127,6 +127,7 @@ _WORDS: Mapping[int, str] = {
     id(scalars.MONEY): "amount of money",
     id(scalars.NAME): "name",
     id(scalars.AUTO): "whole number or `auto`",
+    id(scalars.REACH_BACK): "duration or `all`",
     id(scalars.SCALAR): "text, number or flag",
     id(scalars.VALUE): "text, number, flag or list",
     id(scalars.FLAG): "flag",
@@ -155,9 +156,8 @@ def _below(noun: type, kind: str, path: str, seen: set[type]) -> Iterator[tuple[
     yield noun, kind, path
     for name, part in parts(noun).items():
         for inside in nouns_in(part.hint):
-            if part.inside is None:
-                own = {document: key for key, document in KINDS.items()}.get(inside, "")
-                yield from _below(inside, own, f"{path}.{name}{_item(part, inside)}".lstrip("."), seen)
+            own = {document: key for key, document in KINDS.items()}.get(inside, "")
+            yield from _below(inside, own, f"{path}.{name}{_item(part, inside)}".lstrip("."), seen)
 
 
 def _item(part: FieldSchema, inside: type) -> str:

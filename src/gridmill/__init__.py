@@ -50,6 +50,8 @@ if TYPE_CHECKING:
         CommandSpec,
         Constraint,
         DatasetSpec,
+        FeatureRule,
+        FeatureSettings,
         Job,
         Join,
         Label,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
         Retain,
         Retention,
         ScheduleSpec,
+        ServiceSpec,
         SinkSpec,
         Source,
         Split,
@@ -97,7 +100,7 @@ _MODULES = {
     "gridmill.sdk.declared": (
         "Pipeline Job SinkSpec Source SqlSource StreamSource Constraint Outage Retain DatasetSpec Basis Join "
         "AsOfJoin Window Lag Label Split TrainingSpec PredictionSpec CommandSpec Resource Retention "
-        "ScheduleSpec"
+        "ScheduleSpec ServiceSpec FeatureSettings FeatureRule"
     ),
     "gridmill.sdk.loaded": "Version",
     "gridmill.sdk.runs": "Tick",
@@ -137,6 +140,9 @@ __all__ = [  # noqa: RUF022  grouped for readers; a test compares it with the mo
     "ModelKind",
     "Objective",
     "PredictionSpec",
+    "ServiceSpec",
+    "FeatureSettings",
+    "FeatureRule",
     "CommandSpec",
     "Resource",
     "Retention",

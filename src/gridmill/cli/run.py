@@ -57,7 +57,6 @@ from gridmill.cli.services import (
     Replicas,
     StartOptions,
     WaitForService,
-    read_replicas,
     refuse_service_options,
     start_service,
     stop_service,
@@ -78,6 +77,7 @@ from gridmill.domain.metrics import headline
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.remarks import remarks_of
 from gridmill.domain.run_failures import at_fault, failed_jobs, next_step, reason
+from gridmill.domain.service_spec import read_replicas
 from gridmill.domain.states import JobState, RunState
 from gridmill.domain.views import JobView, RunView
 from gridmill.errors import TABLE, GridmillError, InputError, InterruptedRunError, JobError

@@ -3,7 +3,7 @@ API keys."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +11,7 @@ from gridmill.cli.session import emit, print_error, session
 from gridmill.domain.amounts import parse_bytes, parse_seconds
 from gridmill.domain.service import Service
 from gridmill.domain.service_features import FeatureSettings
-from gridmill.domain.service_settings import ServiceSettings
+from gridmill.domain.service_settings import WRITTEN, ServiceSettings
 from gridmill.errors import InputError
 
 _SERVICE = "For a service: "
@@ -140,44 +140,33 @@ Features = Annotated[
 ]
 
 
-def service_settings(
-    *,
-    host: str | None,
-    certificate: str | None,
-    key: str | None,
-    require_keys: bool | None,
-    accept_open: bool | None,
-    cors: list[str] | None,
-    follow_weight: float | None,
-    log_requests: float | None,
-    log_bodies: bool | None,
-    max_batch: int | None,
-    max_wait: str | None,
-    timeout: str | None,
-    queue_limit: int | None,
-    max_body: str | None,
-    trust: bool | None,
-    features: str | None,
-) -> ServiceSettings:
-    """Return the settings that the options of a command give. Raises InputError."""
-    return ServiceSettings(
-        host=host,
-        certificate_file=_absolute(certificate),
-        key_file="" if certificate == "" else _absolute(key),
-        require_keys=require_keys,
-        accept_open=accept_open,
-        cors_origins=None if cors is None else tuple(filter(None, cors)),
-        follow_percent=follow_weight,
-        log_fraction=log_requests,
-        log_bodies=log_bodies,
-        max_batch=max_batch,
-        max_wait_seconds=None if max_wait is None else parse_seconds(max_wait),
-        timeout_seconds=None if timeout is None else parse_seconds(timeout),
-        queue_limit=queue_limit,
-        max_body_bytes=None if max_body is None else parse_bytes(max_body),
-        trust=trust,
-        features=None if features is None else _read_features(features),
-    )
+def service_settings(**options: object) -> ServiceSettings:
+    """Return the settings that the options of a command give. The keywords are the names of the options,
+    which are also the names of the fields in pipeline files. Raises InputError."""
+    given = {name: options[_option(name)] for name in ServiceSettings.__dataclass_fields__}
+    settings: dict[str, Any] = {name: _value(name, value) for name, value in given.items()}
+    if settings["certificate_file"] == "":
+        settings["key_file"] = ""
+    return ServiceSettings(**settings)
+
+
+def _option(field: str) -> str:
+    return WRITTEN.get(field, field.removesuffix("_seconds").removesuffix("_bytes"))
+
+
+def _value(field: str, value: object) -> object:
+    """Return the value of a field from the value of its option."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return tuple(filter(None, value))
+    if field == "features":
+        return _read_features(str(value))
+    if field.endswith("_seconds"):
+        return parse_seconds(str(value))
+    if field.endswith("_bytes"):
+        return parse_bytes(str(value))
+    return _absolute(str(value)) if field.endswith("_file") else value
 
 
 def _read_features(file: str) -> FeatureSettings:
@@ -187,7 +176,7 @@ def _read_features(file: str) -> FeatureSettings:
     return read_feature_settings(Path(file))
 
 
-def _absolute(file: str | None) -> str | None:
+def _absolute(file: str) -> str:
     """Return the absolute path of a file, because the processes of the service have another folder."""
     return str(Path(file).absolute()) if file else file
 

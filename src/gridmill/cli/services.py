@@ -46,6 +46,7 @@ from gridmill.domain.service import Service, ServiceState, ServiceView
 from gridmill.domain.service_features import ViewReport
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
 from gridmill.domain.service_size import ServicePlan, ServiceSize, show_latency
+from gridmill.domain.service_spec import read_replicas
 from gridmill.domain.serving import ReplicaReport, ServiceReport, loaded_versions
 from gridmill.errors import InputError, UnavailableError
 from gridmill.sdk.client import Client
@@ -177,18 +178,6 @@ def start_service(
     if size is not None and not as_json:
         print(f"  {size_text(size)}")
     _check(view, waited=wait)
-
-
-def read_replicas(text: str) -> tuple[int, int | None]:
-    """Parse `4` or `1..8` as the largest and the smallest number of replicas. The smallest number is None
-    without a range, and the largest number is 0 for an empty text. Raises InputError."""
-    least, dots, most = text.partition("..") if ".." in text else ("", "", text or "0")
-    if not most.isdecimal() or (dots and not least.isdecimal()) or (text and int(most) < 1):
-        raise InputError(
-            f"--replicas: {text!r} is not a number of replicas",
-            hint="Write a number, or a range such as 1..8, or 0..8 to have none without requests.",
-        )
-    return int(most), int(least) if dots else None
 
 
 def size_text(size: ServiceSize) -> str:
@@ -470,6 +459,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         *_loaded(report if view.since is not None else None),
         ("follows", service.follows),
         ("last comparison", promotion_text(service.follows, view.promotion)),
+        ("declared by", service.declared_by),
         ("canary", f"{service.canary} gets {service.canary_percent:g} %" if service.canary else ""),
         ("version before", service.previous),
         ("replicas", f"{view.ready} of {_range(service)} ready"),

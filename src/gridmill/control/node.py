@@ -19,6 +19,7 @@ from gridmill.control.ticks.observe import observe
 from gridmill.control.ticks.receive import receive
 from gridmill.control.ticks.rent import rent, show_heartbeat
 from gridmill.control.ticks.schedules import keep_schedules
+from gridmill.control.ticks.service_jobs import keep_service_jobs
 from gridmill.control.ticks.service_routes import keep_routes
 from gridmill.control.ticks.services import keep_services
 from gridmill.control.ticks.successors import keep_successors
@@ -96,6 +97,7 @@ class ControlNode:
                 creation, now = control.run_creation, control.timeline.now()
                 until_due = min(
                     keep_services(control.endings, control.reads, control.names, creation, now),
+                    keep_service_jobs(control.endings, control.reads, control.service_jobs, now),
                     keep_schedules(control),
                     keep_backfills(control),
                     reconsider_sites(control.job_moves),

@@ -21,6 +21,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.provenance import CodeFile, CodeList
 from gridmill.domain.run import JobRun, RunRequest
 from gridmill.domain.schedule import Schedule
+from gridmill.domain.service_job import RequestOutcome, ServiceRequest
 from gridmill.domain.site import Site
 from gridmill.domain.states import JobState
 from gridmill.domain.usage import DiskSpace
@@ -412,6 +413,27 @@ class FollowedNames:
             self.may_have_moved = True
 
 
+def no_services(transaction: Transaction, request: ServiceRequest) -> RequestOutcome:
+    """Raise UnavailableError, because a control node that only reads starts no services."""
+    raise UnavailableError(f"service {request.name} cannot be started by this control node")
+
+
+@dataclass(slots=True, kw_only=True)
+class ServiceJobs:
+    """The running jobs that start or update services. `open` has the ids of their JobRuns, and `measuring`
+    the ids of the runs that measure the versions of their models first. `serve` changes a service as such a
+    job requests; the use cases of services set it."""
+
+    open: set[str] = field(default_factory=set)
+    measuring: dict[str, str] = field(default_factory=dict)
+    serve: Callable[[Transaction, ServiceRequest], RequestOutcome] = no_services
+
+    def forget(self, job_run_id: str) -> None:
+        """Forget a job that has ended."""
+        self.open.discard(job_run_id)
+        self.measuring.pop(job_run_id, None)
+
+
 @dataclass(slots=True, kw_only=True)
 class Control:
     """The whole state of a control node, divided into parts: its interfaces to the store, sites and pods,
@@ -454,6 +476,7 @@ class Control:
     vault: Vault = field(default_factory=NoVault)
     alarms: ScheduleTimers | None = None
     names: FollowedNames = field(default_factory=FollowedNames)
+    service_jobs: ServiceJobs = field(default_factory=ServiceJobs)
 
     @property
     def endings(self) -> Endings:
@@ -547,6 +570,8 @@ class Control:
         ups.brought_up &= snapshot.places.owners.keys()
         ups.silent_since = {d: t for d, t in ups.silent_since.items() if d in snapshot.deployments}
         self.reported.keep_only(snapshot.job_runs)
+        running = (job for job in snapshot.job_runs.values() if job.state is JobState.RUNNING)
+        self.service_jobs.open = {job.id for job in running if job.job.starts_service}
         self.choices.choosing = {job.id for job in snapshot.job_runs.values() if job.job.resources}
         self.choices.unchecked = {
             job.id

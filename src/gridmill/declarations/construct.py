@@ -285,9 +285,13 @@ def written(noun: Any) -> YamlMapping:  # noqa: ANN401  a dataclass of gridmill.
     for name, part in parts(cast(type, type(noun))).items():
         value = getattr(noun, part.field)
         if part.inside is not None:
-            value = None if value is None else getattr(value, name)
-            if value is not None:
-                made.put(name, _scalar(value))
+            default = next(one for one in fields(part.inside) if one.name == part.inner)
+            value = None if value is None else getattr(value, part.inner)
+            if value is not None and not _is_default(default, value):
+                made.put(name, to_value(value, names=_are_named(part)))
+        elif part.leaf is scalars.REACH_BACK:
+            if not _is_default(fields_by_name[part.field], value):
+                made.put(name, "all" if value is None else _scalar(value))
         elif part.leaf is scalars.PERIOD and (months := getattr(noun, _months(part.field))):
             made.put(name, f"{months}mo")
         elif not _is_default(fields_by_name[part.field], value):

@@ -14,6 +14,7 @@ from gridmill.domain.dataset import DatasetSpec, Label, Split, SplitBy, Window
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import DECLARED_KINDS, Job
 from gridmill.domain.schedule import ScheduleSpec
+from gridmill.domain.service_spec import ServiceSpec
 from gridmill.domain.source import SqlSource
 from gridmill.domain.training import TrainingSpec
 from gridmill.errors import InputError
@@ -54,7 +55,10 @@ EXACTLY_ONE: Mapping[type, tuple[str, ...]] = {
 }
 INSTEAD: Mapping[type, str] = {ScheduleSpec: "drift"}
 """A field that can be given instead of exactly one of these fields, or beside it."""
-AT_LEAST_ONE: Mapping[type, tuple[str, ...]] = {TrainingSpec: ("dataset", "file")}
+AT_LEAST_ONE: Mapping[type, tuple[str, ...]] = {
+    TrainingSpec: ("dataset", "file"),
+    ServiceSpec: ("model",),
+}
 """The fields of which the JSON Schema requires at least one. The method `check()` finds a record
 without any of them."""
 

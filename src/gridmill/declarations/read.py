@@ -213,7 +213,7 @@ def _unknown(document: YamlDocument, kind: Root, path: FieldPath) -> Problem:
     if len(path) == 1:
         names = [kind, *names] if isinstance(kind, str) else list(parts(noun))
     cure = pointer(noun, word)
-    if (noun, word) in FLATTENED:
+    if FLATTENED.get((noun, word)):
         cure = f"use {' and '.join(f'`{name}`' for name in FLATTENED[noun, word])}"
     message = f"there is no field `{word}`{f'; {cure}' if cure else did_you_mean(word, names)}"
     return document.problem(path, message, f"{_with_unit(noun, word)}The fields here are {', '.join(names)}.")

@@ -145,6 +145,10 @@ def _unit(parse: Callable[[str], float], expected: str, units: str) -> ScalarTyp
     return ScalarType(expected=expected, parse=_with_unit(parse, expected), schema={"anyOf": accepted})
 
 
+def _duration_or_all(value: object) -> float | None:
+    return None if value == "all" else DURATION.parse(value)
+
+
 def choice(enum: type[StrEnum]) -> ScalarType:
     """Returns the type for the values of an enum."""
     names = [member.value for member in enum]
@@ -214,6 +218,11 @@ MONEY = ScalarType(
     schema={"anyOf": [{"type": "number", "minimum": 0}, PARAMETER]},
 )
 SIZE = _unit(parse_bytes, "a size such as 2GiB", "[kKmMgGtT]([iI]?B)?|[kmgt]i?b|[bB]")
+REACH_BACK = ScalarType(
+    expected="a duration such as 5m, or all",
+    parse=_duration_or_all,
+    schema={"anyOf": [{"const": "all"}, *DURATION.schema["anyOf"]]},
+)
 COUNT = _unit(parse_count, "a count such as 42 or 1M", "[kKmMbB]")
 
 PLAIN: dict[object, ScalarType] = {str: TEXT, int: WHOLE, float: NUMBER, bool: FLAG}

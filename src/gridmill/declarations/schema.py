@@ -35,6 +35,9 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.resource import Resource
 from gridmill.domain.schedule import Continuous
+from gridmill.domain.service_features import FeatureSettings
+from gridmill.domain.service_settings import WRITTEN, ServiceSettings
+from gridmill.domain.service_spec import ServiceSpec
 from gridmill.domain.site import Site
 from gridmill.domain.source import Source, SqlSource, StreamSource
 from gridmill.domain.sql_statement import Scalar
@@ -50,19 +53,30 @@ record."""
 
 NOT_WRITTEN: Mapping[type, set[str]] = {
     Pipeline: {"folder", "host", "bundle", "commit", "written", "awaits", "applied", "data"},
-    Job: {"parameters", "service"},
+    Job: {"parameters"},
+    ServiceSpec: {"replicas", "routes", "has_view", "calibrates", "machine"},
     SqlSource: {"parameters"},
     Resource: {"default"},
     Site: {"nodes", "past", "route", "market"},
 }
 """The fields of records that a file cannot contain."""
 _WRITTEN_TRUE = frozenset({Continuous, Each})
-FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}
-_SHORT: Mapping[type, str] = {Source: "path", Range: "between", Each: "nodes"}
+FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {
+    (Resource, "size"): ("rows", "columns"),
+    (ServiceSpec, "settings"): (),
+    (FeatureSettings, "policy"): (),
+}
+"""Fields with a nested record whose fields are written directly in the outer record: the fields with these
+names, or all fields if no names are listed."""
+_SHORT: Mapping[type, str] = {Source: "path", Range: "between", Each: "nodes", ServiceSpec: "model"}
+_WRITTEN: Mapping[type, Mapping[str, str]] = {ServiceSettings: WRITTEN, ServiceSpec: {"count": "replicas"}}
+"""The names of fields in YAML, if they do not follow from the names in the record."""
 _LEAVES: Mapping[tuple[type, str], ScalarType] = {
     (PredictionSpec, "workers"): scalars.AUTO,
     (Range, "between"): scalars.AS_WRITTEN,
     (Range, "log"): scalars.AS_WRITTEN,
+    (ServiceSpec, "name"): scalars.NAME,
+    (FeatureSettings, "reach_back_seconds"): scalars.REACH_BACK,
     (CommandSpec, "env"): scalars.TEXT_OR_SECRET,
     (CommandSpec, "registry_login"): scalars.TEXT_OR_SECRET,
     (Source, "headers"): scalars.TEXT_OR_SECRET,
@@ -80,7 +94,7 @@ _SCALARS = frozenset({str, int, float, bool})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSchema:
     """A field of a record in YAML. If a field belongs to a nested record but is written directly in the
-    outer record, `inside` is the path to the nested record."""
+    outer record, `inside` is the class of the nested record, and `inner` is the name of its field."""
 
     written: str
     field: str
@@ -89,6 +103,7 @@ class FieldSchema:
     required: bool
     default: Any = None
     inside: type | None = None
+    inner: str = ""
 
 
 @cache
@@ -102,12 +117,13 @@ def _parts(noun: type) -> Iterator[FieldSchema]:
     names = {field.name for field in fields(noun)}
     for field in fields(noun):
         flat = FLATTENED.get((noun, field.name))
-        if flat:
-            (inside,) = nouns_in(hints[field.name])
-            for name in flat:
-                yield replace(parts(inside)[name], field=field.name, inside=inside)
+        if flat is not None:
+            inside = next(nouns_in(hints[field.name]))
+            for name in flat or parts(inside):
+                part = parts(inside)[name]
+                yield replace(part, field=field.name, inside=inside, inner=part.field)
         elif field.name not in NOT_WRITTEN.get(noun, ()) and not _is_months(field.name, names):
-            part = _part(field, hints[field.name])
+            part = _part(field, hints[field.name], _WRITTEN.get(noun, {}).get(field.name, ""))
             leaf = scalars.PERIOD if _months_of(field.name) in names else part.leaf
             yield replace(part, leaf=_LEAVES.get((noun, field.name), leaf))
 
@@ -120,11 +136,11 @@ def _is_months(name: str, names: Container[str]) -> bool:
     return name.endswith("_months") and name.removesuffix("_months") + "_seconds" in names
 
 
-def _part(field: Field[Any], hint: Hint) -> FieldSchema:
-    written, leaf = field.name, None
+def _part(field: Field[Any], hint: Hint, renamed: str = "") -> FieldSchema:
+    written, leaf = renamed or field.name, None
     for suffix, unit in _UNITS.items():
         if field.name.endswith(suffix):
-            written, leaf = field.name.removesuffix(suffix), unit
+            written, leaf = renamed or field.name.removesuffix(suffix), unit
     if field.name in _COUNTS or field.name.endswith(tuple("_" + count for count in _COUNTS)):
         leaf = scalars.COUNT if int in _inner(hint) else None
     if field.name == "name" and field.default is MISSING:
@@ -273,7 +289,7 @@ def _build(noun: type, written: Mapping[str, FieldSchema], value: dict[str, Any]
         elif part.inside is None:
             given[part.field] = item
         else:
-            given[part.field] = replace(given.get(part.field) or part.inside(), **{key: item})
+            given[part.field] = replace(given.get(part.field) or part.inside(), **{part.inner: item})
     try:
         built = noun(**given)
         violations = list(flaws(built))

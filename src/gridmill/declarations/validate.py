@@ -14,6 +14,7 @@ from gridmill.domain.naming import did_you_mean
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.prediction import KEYS_HINT, OWN_COLUMNS
 from gridmill.domain.schedule import ScheduleSpec
+from gridmill.domain.service_job import service_name
 from gridmill.errors import InputError, PipelineError
 
 _MAY_NAME: Mapping[tuple[JobKind, str], JobKind] = {
@@ -21,6 +22,7 @@ _MAY_NAME: Mapping[tuple[JobKind, str], JobKind] = {
     (JobKind.TRAINING, "models"): JobKind.TRAINING,
     (JobKind.PREDICTION, "dataset"): JobKind.DATASET,
     (JobKind.PREDICTION, "models"): JobKind.TRAINING,
+    (JobKind.SERVICE, "model"): JobKind.TRAINING,
 }
 """The kind of job that a field accepts, for the fields that accept only one kind of job."""
 
@@ -34,6 +36,7 @@ def check(document: YamlDocument, pipeline: Pipeline) -> list[Problem]:
     problems += _resource_types(document, pipeline)
     problems += _overwritten_keys(document, pipeline)
     problems += _aliases_of_others(document, pipeline)
+    problems += _same_services(document, pipeline)
     return problems or list(_cycle(document, pipeline))
 
 
@@ -75,14 +78,19 @@ def _references(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]
                 meant = did_you_mean(name, jobs) or _could_be(job, path, jobs)
                 yield document.problem(path, f"there is no job `{name}`{meant}", _ELSEWHERE)
         for name, path in words:
-            wanted = _MAY_NAME.get((job.kind, str(path[3]) if len(path) > 3 else ""))
+            wanted = _MAY_NAME.get((job.kind, _field(job, path)))
             if wanted and name in jobs and jobs[name].kind != wanted:
                 yield document.problem(path, f"`{name}` is a {jobs[name].kind} job, not a {wanted} job")
 
 
+def _field(job: Job, path: FieldPath) -> str:
+    """Returns the field of a job that a path leads to. A service can be written as the text of its model."""
+    return str(path[3]) if len(path) > 3 else "model" if job.kind is JobKind.SERVICE else ""
+
+
 def _could_be(job: Job, path: FieldPath, jobs: Mapping[str, Job]) -> str:
     """Returns a text with the names of the jobs that a field could name."""
-    wanted = _MAY_NAME.get((job.kind, str(path[3]) if len(path) > 3 else ""))
+    wanted = _MAY_NAME.get((job.kind, _field(job, path)))
     names = [name for name, one in jobs.items() if name != job.name and wanted in (None, one.kind)]
     kind = f"{wanted} jobs" if wanted else "jobs"
     shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
@@ -136,6 +144,19 @@ def _same_variables(document: YamlDocument, pipeline: Pipeline) -> Iterator[Prob
                     f"in `{job.name}`",
                     "Rename one of the two jobs.",
                 )
+
+
+def _same_services(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]:
+    """Yields a problem for each job whose service an earlier job starts too."""
+    first: dict[str, str] = {}
+    for job in pipeline.jobs if any(one.starts_service for one in pipeline.jobs) else ():
+        if not job.starts_service:
+            continue
+        name = service_name(job)
+        if first.setdefault(name, job.name) != job.name:
+            called = _with_line(document, first[name])
+            message = f"the job {called} starts the service `{name}` too"
+            yield document.problem(("jobs", job.name, "service", "name"), message, "Set another `name`.")
 
 
 def _with_line(document: YamlDocument, name: str) -> str:

@@ -57,8 +57,13 @@ class JobKind(StrEnum):
     COMMAND = "command"
 
 
-DECLARED_KINDS = tuple(kind for kind in JobKind if kind is not JobKind.SERVICE)
-"""The kinds of jobs that a pipeline declares. Jobs of kind `service` are made by Gridmill."""
+DECLARED_KINDS = tuple(JobKind)
+"""The kinds of jobs that a pipeline declares."""
+_WITHOUT_EFFECT_ON_SERVICES = (
+    *("retries", "retain", "cache", "resumable", "rows", "memory_bytes", "cpus", "disk_bytes", "disk_files"),
+    *("deadline_seconds", "budget_micros", "resources"),
+)
+"""The fields that a declared service job cannot have, because it has no attempt of its own."""
 
 _SPECS = attrgetter(*map(str, JobKind))
 _KIND_OF: dict[tuple[bool, ...], JobKind] = {tuple(one is kind for one in JobKind): kind for kind in JobKind}
@@ -91,7 +96,8 @@ class JobSize:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The declaration of a job of a pipeline. Exactly one of `sink`, `dataset`, `training`, `prediction`,
-    `command` is set. (The job of a service sets `service` instead; pipeline files do not contain such jobs.)
+    `service`, `command` is set. A `service` with a `model` starts or updates a service. (A `service` without
+    a `model` is the job in which the replicas of a service run; pipeline files do not contain such jobs.)
 
     `needs` names the jobs that must end before this job starts. A command can also name a result of another
     pipeline in its `needs`, such as `other/job`, `other/job@3` or `other/job@prod`. The command reads the
@@ -169,7 +175,7 @@ class Job:
     run."""
 
     def check(self) -> None:
-        """Raise InputError for an implausible memory size, and for a `when` that has no effect."""
+        """Raise InputError for an implausible memory size, and for fields that have no effect."""
         check_memory(self.memory_bytes, "job.memory")
         if self.when != When.SUCCESS and (self.command is None or not self.needs):
             raise InputError(
@@ -177,12 +183,31 @@ class Job:
                 hint="Name the jobs in `needs`, or leave out `when`.",
                 place="job.when",
             )
+        self._check_fields_of_service()
         if self.container is not None and self.memory_bytes is None:
             raise InputError(
                 "a job in a container needs `memory`, because Gridmill does not measure its memory",
                 hint="Write for example `memory: 4GiB`.",
                 place="job.memory",
             )
+
+    def _check_fields_of_service(self) -> None:
+        if not self.starts_service:
+            return
+        for name in _WITHOUT_EFFECT_ON_SERVICES:
+            if getattr(self, name) not in (None, 0, ()):
+                written = name.removesuffix("_bytes").removesuffix("_seconds").removesuffix("_micros")
+                raise InputError(
+                    f"`{written}` has no effect on a service",
+                    hint="The size of a service follows from `replicas` or `rate` in `service`, and from the "
+                    "`resource` of the job.",
+                    place=f"job.{written}",
+                )
+
+    @property
+    def starts_service(self) -> bool:
+        """Whether the job starts or updates a service. Such a job has no attempt."""
+        return self.service is not None and self.service.is_declared
 
     @property
     def kind(self) -> JobKind:
@@ -241,6 +266,8 @@ class Job:
         """Return the reason why a run never restores an earlier version of the job, whatever its inputs are;
         empty if a run may restore an earlier version. `scheduled` is true for a run that a schedule
         starts."""
+        if self.starts_service:
+            return "a run compares the service with its declaration"
         if self.service is not None:
             return "a service runs until it is stopped"
         if self.each is not None:
@@ -363,6 +390,8 @@ def check_kind(job: Job, reference: str, artifact: Artifact) -> None:
 def _wanted(job: Job, reference: str) -> tuple[ArtifactKind, ...]:
     """Return the kinds of artifacts that the job can read under this name. If the result is empty, the job
     can read artifacts of any kind."""
+    if job.service is not None:
+        return (ArtifactKind.MODEL,)
     learned = job.training or job.prediction
     if learned is not None:
         models = (*learned.models, *job.optional_names)

@@ -116,6 +116,9 @@ class Service:
     `features` are the definitions of the contextual features that the service computes, by the ids of the
     versions of the model. If a version is missing, requests send all its features.
 
+    `declared_by` is the id of the last job of a run (`pipeline-7/job`) that has started, updated or confirmed
+    the service, because its pipeline declares it; empty if no pipeline declares it.
+
     `drifting` are the versions whose requests drift. `report` is the last report of the process of the
     service, which belongs to the attempt `reported_by`.
     `route` is the router if the replicas run at another site; None if they run at the site `local` and accept
@@ -158,6 +161,7 @@ class Service:
     serving_job: str = JOB
     succession: Succession = NO_SUCCESSION
     features: Mapping[str, FeatureDefinition] = field(default_factory=dict)
+    declared_by: str = ""
     drifting: tuple[DriftPeriod, ...] = ()
 
     @property

@@ -73,6 +73,15 @@ class ServiceSettings:
         return bool(self.certificate_file and self.key_file)
 
 
+WRITTEN = {
+    "certificate_file": "certificate",
+    "key_file": "key",
+    "cors_origins": "cors",
+    "follow_percent": "follow_weight",
+    "log_fraction": "log_requests",
+}
+"""The names of settings as users write them, as options (`--log-requests`) and as fields of pipeline files
+(`log_requests`), if they differ from the names in the record. Units are not written (`max_wait`)."""
 NO_SETTINGS = ServiceSettings()
 """Settings that all have their default values. As an update, they change nothing."""
 

@@ -121,6 +121,8 @@ def size_job(
     leaves memory for the other pods of its resource, because it would not be faster alone with all the
     memory.
     """
+    if job.starts_service:
+        return _OF_SERVICE_JOB
     size = _whole(job, size, resource)
     advice_input = _advice_input(job, history, pipeline, resource, largest, pods)
     advised = advised_workers(advice_input) if advice_input and leaves_workers_open(job) else None
@@ -151,6 +153,11 @@ def size_job(
         expected_seconds=expected_seconds(name, subject, size, history, pace, resource),
         left_seconds=_left(name, subject, size, history),
     )
+
+
+_OF_SERVICE_JOB = Sizing(
+    amounts=Amounts(), why=("the service has a size of its own",), expected_seconds=0.0, left_seconds=0.0
+)
 
 
 def _left(name: str, subject: str, size: JobSize, history: MeasurementHistory) -> float | None:

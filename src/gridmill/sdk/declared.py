@@ -13,6 +13,8 @@ from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.resource import Resource
 from gridmill.domain.retention import Retention
 from gridmill.domain.schedule import ScheduleSpec
+from gridmill.domain.service_features import FeatureRule, FeatureSettings
+from gridmill.domain.service_spec import ServiceSpec
 from gridmill.domain.sink import Constraint, Outage, Retain, SinkSpec
 from gridmill.domain.source import Source, SqlSource, StreamSource
 from gridmill.domain.training import TrainingSpec
@@ -21,7 +23,7 @@ from gridmill.sdk.declare import Declaring
 NOUNS = (
     *(Pipeline, Job, SinkSpec, Source, SqlSource, StreamSource, Constraint, Outage, Retain, DatasetSpec),
     *(Basis, Join, AsOfJoin, Window, Lag, Label, Split, TrainingSpec, PredictionSpec, CommandSpec),
-    *(Resource, Retention, ScheduleSpec),
+    *(Resource, Retention, ScheduleSpec, ServiceSpec, FeatureSettings, FeatureRule),
 )
 
 globals().update(

@@ -15,6 +15,8 @@ import gridmill.domain.resource
 import gridmill.domain.retention
 import gridmill.domain.route
 import gridmill.domain.schedule
+import gridmill.domain.service_features
+import gridmill.domain.service_spec
 import gridmill.domain.sink
 import gridmill.domain.source
 import gridmill.domain.training
@@ -69,6 +71,7 @@ class Job(gridmill.domain.job.Job, metaclass=Declaring):
         dataset: gridmill.domain.dataset.DatasetSpec | Given | None = ...,
         training: gridmill.domain.training.TrainingSpec | Given | None = ...,
         prediction: gridmill.domain.prediction.PredictionSpec | Given | None = ...,
+        service: gridmill.domain.service_spec.ServiceSpec | Given | Text | None = ...,
         command: gridmill.domain.command.CommandSpec | Given | Text | Several[Text] | None = ...,
         matrix: Mapping[str, Text | int | float | bool | Several[Text | int | float | bool]] | None = ...,
     ) -> None: ...
@@ -436,4 +439,55 @@ class ScheduleSpec(gridmill.domain.schedule.ScheduleSpec, metaclass=Declaring):
         zone: Text | None = ...,
         catch_up: gridmill.domain.schedule.CatchUp | str | None = ...,
         overlap: gridmill.domain.schedule.Overlap | str | None = ...,
+    ) -> None: ...
+
+
+class ServiceSpec(gridmill.domain.service_spec.ServiceSpec, metaclass=Declaring):
+    def __init__(
+        self,
+        model: Text | None = ...,
+        *,
+        name: str | None = ...,
+        replicas: Text | None = ...,
+        rate: float | None = ...,
+        port: int | None = ...,
+        host: Text | None = ...,
+        certificate: Text | None = ...,
+        key: Text | None = ...,
+        require_keys: bool | None = ...,
+        accept_open: bool | None = ...,
+        cors: Several[Text] | None = ...,
+        follow_weight: float | None = ...,
+        log_requests: float | None = ...,
+        log_bodies: bool | None = ...,
+        max_batch: int | None = ...,
+        max_wait: Duration | None = ...,
+        timeout: Duration | None = ...,
+        queue_limit: int | None = ...,
+        max_body: Size | None = ...,
+        trust: bool | None = ...,
+        features: gridmill.domain.service_features.FeatureSettings | Given | None = ...,
+    ) -> None: ...
+
+
+class FeatureSettings(gridmill.domain.service_features.FeatureSettings, metaclass=Declaring):
+    def __init__(
+        self,
+        *,
+        sent: Several[Text] | None = ...,
+        rules: Mapping[str, gridmill.domain.service_features.FeatureRule | Given] | None = ...,
+        stale_after: Duration | None = ...,
+        on_stale: gridmill.domain.service_features.OnTrouble | str | None = ...,
+        on_broken: gridmill.domain.service_features.OnTrouble | str | None = ...,
+        on_unknown_key: gridmill.domain.service_features.OnTrouble | str | None = ...,
+        reach_back: float | None = ...,
+    ) -> None: ...
+
+
+class FeatureRule(gridmill.domain.service_features.FeatureRule, metaclass=Declaring):
+    def __init__(
+        self,
+        *,
+        max_age: Duration | None = ...,
+        default: float | Text | bool | None = ...,
     ) -> None: ...

@@ -6,10 +6,11 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from gridmill.cli.services import describe_service, plan_lines, read_replicas
+from gridmill.cli.services import describe_service, plan_lines
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.service import ServiceState, ServiceView
 from gridmill.domain.service_size import ServicePlan, size_for_rate
+from gridmill.domain.service_spec import read_replicas
 from gridmill.domain.serving import LoadedVersion, ReplicaReport, ReplicaState, Verification
 from gridmill.errors import InputError
 from gridmill.testing.store_samples import a_calibration, a_service

@@ -62,7 +62,10 @@ NOUNS: list[tuple[Callable[[], Any], str]] = [
     (lambda: job(when="later"), "Job 'a': when: expected one of success, failure, always, got 'later'"),
     (lambda: job(when="failure"), "`when: failure` needs `needs`"),
     (lambda: job(command=5), None),
-    (lambda: job(command=None), "Job 'a': needs one of sink, dataset, training, prediction, command"),
+    (
+        lambda: job(command=None),
+        "Job 'a': needs one of sink, dataset, training, prediction, service, command",
+    ),
     (lambda: job(command={"cmd": "echo"}), "Job 'a': command.cmd: there is no field `cmd`"),
     (lambda: job(command={"run": "echo", "env": ["A=1"]}), "command.env: expected fields"),
     (lambda: job(command="echo \0"), "Job 'a': command: the character '.x00' cannot be used in text"),

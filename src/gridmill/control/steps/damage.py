@@ -96,6 +96,8 @@ def _set_job_right(snapshot: Snapshot, transaction: Transaction, job_run: JobRun
 def _what_it_lost(snapshot: Snapshot, transaction: Transaction, job_run: JobRun) -> str:
     """Return the reason why a job cannot continue because records are lost. The result is empty if the job
     can continue."""
+    if job_run.job.starts_service:
+        return ""
     if job_run.attempt_id is None:
         left = sum(1 for _ in parts_of(transaction, job_run))
         return "the record of a part of the job was damaged" if left < job_run.parts else ""

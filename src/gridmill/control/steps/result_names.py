@@ -57,7 +57,7 @@ def _place(job: Job, reference: str) -> str:
     if reference in job.needs:
         return f"jobs.{job.name}.needs[{job.needs.index(reference)}]"
     spec, place = job.spec, f"jobs.{job.name}.{job.kind.value}"
-    for name in ("dataset", "models", "tables"):
+    for name in ("dataset", "models", "model", "tables"):
         value = getattr(spec, name, None)
         if value == reference:
             return f"{place}.{name}"

@@ -15,6 +15,7 @@ from gridmill.control.state import BackgroundReads, CodeFiles, PendingReads, Tim
 from gridmill.control.steps.inputs import inputs_of
 from gridmill.control.steps.provenance import provenance_of, restorable, why_executes, why_restored
 from gridmill.control.steps.result_names import settle_names
+from gridmill.control.steps.service_jobs import service_job_reason
 from gridmill.control.steps.source_listing import NOTHING, SourceListing
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass, replace
@@ -128,6 +129,8 @@ def _decide_reuse(
         now = provenance_of(code, run, job_run, inputs, listed.files_or_raise())
     except GridmillError as error:
         return ReuseDecision(problem=explained(error))
+    if job_run.job.starts_service:
+        return ReuseDecision(reason=service_job_reason(catalog, job_run.job))
     ruled = job_run.job.why_executed(scheduled=run.scheduled)
     same = restorable(catalog, job_run, now) if not ruled else None
     if same is not None and same.id not in broken:
@@ -138,6 +141,8 @@ def _decide_reuse(
 
 def _behind(catalog: Catalog, run: Run, job_run: JobRun, executing: list[str]) -> str:
     """Return the reason why a job executes if some of its inputs are made earlier in the same run."""
+    if job_run.job.starts_service:
+        return service_job_reason(catalog, job_run.job)
     ruled = job_run.job.why_executed(scheduled=run.scheduled)
     if ruled or catalog.newest_artifact(job_run.name) is None:
         return ruled or FIRST

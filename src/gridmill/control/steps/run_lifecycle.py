@@ -414,7 +414,8 @@ def stop_run(
     for job_run in ledger.snapshot.job_runs_of(run.id):
         if job is not None and job_run.job.name != job:
             continue
-        if job_run.state in (JobState.BLOCKED, JobState.WAITING):
+        has_no_attempt = job_run.state is JobState.RUNNING and job_run.job.starts_service
+        if has_no_attempt or job_run.state in (JobState.BLOCKED, JobState.WAITING):
             ended = replace(job_run, state=JobState.STOPPED, message="stopped", ended=transaction.now)
             transaction.put(ended)
             stopped.append(job_run.id)
@@ -477,8 +478,9 @@ def check_whole(run: Run) -> None:
 def _check_no_service(ledger: Ledger, run: Run) -> None:
     """Raise ConflictError for the run of a service, because a service is started again by a new run."""
     for job_run in ledger.read_all(JobRun, parent=run.id):
-        if job_run.job.service is not None and not job_run.job.service.calibrates:
-            name = job_run.job.service.name
+        spec = job_run.job.service
+        if spec is not None and not spec.calibrates and not spec.is_declared:
+            name = spec.name
             raise ConflictError(
                 f"run {run.id} belongs to service {name!r}", hint=f"gridmill start service {name}"
             )

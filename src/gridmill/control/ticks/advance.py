@@ -7,7 +7,15 @@ from functools import partial
 
 from gridmill.control.background import completed
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import CANDIDATES_PER_TICK, BackgroundReads, CodeFiles, Control, Endings, JobMoves
+from gridmill.control.state import (
+    CANDIDATES_PER_TICK,
+    BackgroundReads,
+    CodeFiles,
+    Control,
+    Endings,
+    JobMoves,
+    ServiceJobs,
+)
 from gridmill.control.steps.end_attempt import defect
 from gridmill.control.steps.inputs import checkpoints_of, inputs_of, leaves_checkpoints, size_of
 from gridmill.control.steps.job_terms import awaits_offers
@@ -66,6 +74,13 @@ class JobContent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartsService:
+    """The inputs of a job that starts or updates a service. Such a job has no attempt."""
+
+    inputs: tuple[Input, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
     """The version that replaces the execution of a job. `waiting` is a text about files of the source that
     may still change."""
@@ -112,6 +127,7 @@ class _Parts:
     code: CodeFiles
     moves: JobMoves
     joining: CachedForecasts
+    service_jobs: ServiceJobs
 
     @property
     def ledger(self) -> Ledger:
@@ -126,7 +142,14 @@ def advance(control: Control) -> None:
         return
     endings, moves = control.endings, control.job_moves
     joining = joining_now(moves)
-    parts = _Parts(endings=endings, reads=control.reads, code=control.code, moves=moves, joining=joining)
+    parts = _Parts(
+        endings=endings,
+        reads=control.reads,
+        code=control.code,
+        moves=moves,
+        joining=joining,
+        service_jobs=control.service_jobs,
+    )
     transaction = control.ledger.begin(control.timeline.now())
     touched: set[str] = set()
     for run, job_run in _read_candidates(parts, transaction):
@@ -135,7 +158,10 @@ def advance(control: Control) -> None:
         if job_run.state == JobState.BLOCKED and run.state == RunState.ACTIVE:
             try:
                 facts = _read_facts(parts, transaction, run, job_run)
-                if isinstance(facts, Executed):
+                if isinstance(facts, StartsService):
+                    after = decide_start_of_service(job_run, facts, transaction.now)
+                    parts.service_jobs.open.add(job_run.id)
+                elif isinstance(facts, Executed):
                     _note_execution(parts, transaction, run, job_run, facts)
                     after = decide_execution(job_run, facts, transaction.now)
                     after = cut(parts.ledger, transaction, after) if decide_may_be_cut(after) else after
@@ -218,6 +244,19 @@ def decide_unexecuted(job_run: JobRun, facts: Skipped | Unmade | Restored, now: 
     )
 
 
+def decide_start_of_service(job_run: JobRun, facts: StartsService, now: float) -> JobRun:
+    """Decide the record of a job that starts or updates a service: RUNNING, without an attempt. The tick of
+    these jobs changes the service."""
+    return replace(
+        job_run,
+        state=JobState.RUNNING,
+        external=_external(job_run, facts.inputs),
+        reason=job_run.job.why_executed(),
+        ready=now,
+        started=now,
+    )
+
+
 def _failed(job_run: JobRun, now: float, message: str) -> JobRun:
     return replace(job_run, state=JobState.FAILED, message=message, ready=now, ended=now)
 
@@ -276,7 +315,7 @@ def decide_may_be_cut(job_run: JobRun) -> bool:
 
 def _read_facts(
     parts: _Parts, transaction: Transaction, run: Run, job_run: JobRun
-) -> Skipped | Unmade | Restored | Executed | None:
+) -> Skipped | Unmade | Restored | StartsService | Executed | None:
     """Return the facts that decide how a blocked job goes on. The result is None while the job waits for
     other jobs, for the list of its source's files, or for the check of a version's files. The job is then
     checked again later."""
@@ -305,7 +344,7 @@ def _read_ready(
     job_run: JobRun,
     source: SourceListing,
     again: Callable[[], None],
-) -> Skipped | Unmade | Restored | Executed | None:
+) -> Skipped | Unmade | Restored | StartsService | Executed | None:
     """Return the facts about a job whose needed jobs have ended. In a scheduled run, a job is skipped if an
     input has no rows yet, because this is normal before the first data arrives. If a version could be
     restored and its files are still being checked, the result is None, and the function `again` is called
@@ -316,6 +355,8 @@ def _read_ready(
         empty = empty_tables(job_run.job, inputs) if run.due is not None else ()
         if empty:
             return Skipped(message=_no_rows(empty))
+        if job_run.job.starts_service:
+            return StartsService(inputs=inputs)
         made_from = provenance_of(parts.code, run, job_run, inputs, source.files_or_raise())
         size = size_of(job_run.job, inputs, source.size_bytes)
     except StorageError:  # the store failed, not the job: the next tick tries again

@@ -26,6 +26,7 @@ from gridmill.control.steps.run_lifecycle import (
     stop_run,
 )
 from gridmill.control.steps.secrets import check_secrets_exist
+from gridmill.control.steps.service_jobs import check_service_jobs, service_job_problem
 from gridmill.control.steps.source_listing import NOTHING, SourceListing, list_sources
 from gridmill.control.usecases.advice import advice_with
 from gridmill.control.usecases.preview import (
@@ -62,7 +63,7 @@ from gridmill.domain.sink_overrides import altered_pipeline
 from gridmill.domain.site import SiteKind
 from gridmill.domain.states import JobState, RunState
 from gridmill.domain.views import DryRun, JobView, PlannedJob, RunView
-from gridmill.errors import GridmillError, InputError, NotFoundError, PipelineError
+from gridmill.errors import GridmillError, InputError, NotFoundError, PipelineError, explained
 from gridmill.ports.logs import LogQuery
 from gridmill.ports.pages import PAGE_BYTES, PAGE_ITEMS, Page, cut_page, page_request
 from gridmill.ports.site import QueueSite
@@ -120,6 +121,7 @@ class RunUseCases(AlterationUseCases):
             check_names_exist(self._control.catalog, pipeline.jobs)
             check_columns(self._control.catalog, pipeline)
             check_secrets_exist(self._ledger, pipeline.jobs)
+            check_service_jobs(self._control.catalog, pipeline)
             run = begin_run(
                 self._control.run_creation,
                 transaction,
@@ -181,7 +183,7 @@ class RunUseCases(AlterationUseCases):
                 for one in made.jobs
             ]
             checked = [self._with_request(one, going[one.job]) for one in checked]
-        problems = self._unlisted(pipeline, seen.listings)
+        problems = {**self._service_problems(pipeline), **self._unlisted(pipeline, seen.listings)}
         told = (
             replace(
                 job,
@@ -284,6 +286,18 @@ class RunUseCases(AlterationUseCases):
                     job=name, path="sink.source", message=str(one.error), hint=one.error.hint
                 )
                 result[name] = show_finding(pipeline, finding)
+        return result
+
+    def _service_problems(self, pipeline: Pipeline) -> Mapping[str, str]:
+        """Return why jobs cannot start or update their services, with the line, by job."""
+        result: dict[str, str] = {}
+        with self._node.lock:
+            for job in pipeline.jobs:
+                problem = service_job_problem(self._control.catalog, pipeline.name, job)
+                if problem is not None:
+                    lines = pipeline.lines
+                    place = lines.place(problem.place) if lines is not None else problem.place
+                    result[job.name] = explained(InputError(problem.message, hint=problem.hint, place=place))
         return result
 
     def _missing_at_farms(self, pipeline: Pipeline) -> Lacking:

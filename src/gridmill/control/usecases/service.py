@@ -21,7 +21,7 @@ from gridmill.control.usecases.resources import ResourceUseCases
 from gridmill.control.usecases.run_views import ViewLimit
 from gridmill.control.usecases.runs import RunUseCases
 from gridmill.control.usecases.secrets import SecretUseCases
-from gridmill.control.usecases.service_canaries import ServiceCanaryUseCases
+from gridmill.control.usecases.service_jobs import ServiceJobUseCases
 from gridmill.control.usecases.sites import SiteUseCases
 from gridmill.control.usecases.views import events_to_show, log_ends, run_before
 from gridmill.domain.advice import Advice
@@ -79,7 +79,7 @@ class Service(
     ArchiveUseCases,
     ProjectUseCases,
     SecretUseCases,
-    ServiceCanaryUseCases,
+    ServiceJobUseCases,
     CloudAccountUseCases,
 ):
     """The implementation of ports.grid.Grid in the control node. The class combines the use cases of each

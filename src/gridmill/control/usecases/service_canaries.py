@@ -2,8 +2,8 @@
 
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.services import changed_version
+from gridmill.control.usecases.service_checks import not_in_effect
 from gridmill.control.usecases.service_keys import ServiceKeyUseCases
-from gridmill.control.usecases.services import not_in_effect
 from gridmill.domain.frozen import replace
 from gridmill.domain.service import Service, ServiceView
 from gridmill.domain.service_canary import promoted, without_canary

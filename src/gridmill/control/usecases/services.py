@@ -19,13 +19,22 @@ from gridmill.control.steps.services import (
     outdated_pod,
     send_order,
 )
+from gridmill.control.usecases.service_checks import (
+    ChosenModel,
+    DefinedFeatures,
+    check_port,
+    check_replicas,
+    check_same,
+    check_served,
+    not_in_effect,
+)
 from gridmill.control.usecases.service_rental import check_limit, lease_of_pod, rental_text
 from gridmill.control.usecases.service_sizes import ServiceSizeUseCases, check_range, check_rate
 from gridmill.domain.amounts import show_bytes
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.footprint import REPLICA_BYTES
-from gridmill.domain.frozen import dataclass, replace
-from gridmill.domain.naming import LAST_PORT, check_name
+from gridmill.domain.frozen import replace
+from gridmill.domain.naming import check_name
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.promotion import Promotion
 from gridmill.domain.resource import Resource
@@ -42,7 +51,6 @@ from gridmill.domain.service import (
     pipeline_of,
     ready_replicas,
     state_of,
-    why_not_served,
 )
 from gridmill.domain.service_canary import DEFAULT_PERCENT, check_percent, with_canary, with_percent
 from gridmill.domain.service_features import (
@@ -53,29 +61,11 @@ from gridmill.domain.service_features import (
 )
 from gridmill.domain.service_keys import without_hashes
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, check_settings, merged
-from gridmill.domain.service_size import MOST_REPLICAS
 from gridmill.domain.site import LOCAL, Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, JobState
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError, explained
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_request
 from gridmill.scheduler.service_succession import boot_forecast
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Model:
-    """A reference to a version of a model, the version, and the alias that a service follows."""
-
-    reference: str
-    version: Artifact
-    follows: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Features:
-    """The definition of the contextual features of a version. It is None if requests send all features."""
-
-    version: str
-    definition: FeatureDefinition | None
 
 
 class ServiceUseCases(ServiceSizeUseCases):
@@ -116,42 +106,77 @@ class ServiceUseCases(ServiceSizeUseCases):
         check_trusted(chosen.version, self._settings_after(name, settings))
         definition = self._defined(name, chosen.version, settings)
         with self._node.changing() as transaction:
-            before = self._ledger.snapshot.services.get(name)
-            wanted = Service(
-                name=name,
-                model=chosen.reference,
-                version=chosen.version.id,
-                follows=chosen.follows,
-                previous=_before(before, chosen.version),
-                generation=before.generation + 1 if before is not None else 1,
+            self._start(
+                transaction,
+                name,
+                chosen,
+                definition,
                 replicas=replicas,
+                least_replicas=least_replicas,
                 rate=rate,
                 resource=resource,
-                port=port or (before.port if before is not None else 0),
-                settings=merged(before.settings, settings) if before is not None else settings,
-                keys=before.keys if before is not None else (),
+                port=port,
                 project=project,
-                created=before.created if before is not None else transaction.now,
-                started=transaction.now,
-                changed=transaction.now,
-                features=before.features if before is not None else {},
+                settings=settings,
+                is_again=not (model or replicas or rate),
             )
-            is_running = before is not None and before.is_meant_to_run and before.retry_at is None
-            if before is not None and not is_running and not (model or replicas or rate):
-                wanted = replace(wanted, replicas=before.replicas, rate=before.rate)
-                least_replicas = before.scaling.least if before.scaling is not None else None
-            wanted = with_definition(wanted, wanted.version, definition)
-            check_stages_trusted(self._control.catalog, wanted)
-            wanted = self._with_size(wanted, least_replicas)
-            if before is not None and is_running:
-                check_same(before, wanted)
-            else:
-                self._check_port_is_free(wanted)
-                self._begin(transaction, wanted)
         return self.service(name)
 
-    def _begin(self, transaction: Transaction, service: Service) -> None:
-        """Start the run of the service. Raises InputError if no services run at the site of its resource."""
+    def _start(
+        self,
+        transaction: Transaction,
+        name: str,
+        chosen: ChosenModel,
+        definition: FeatureDefinition | None,
+        *,
+        replicas: int,
+        least_replicas: int | None,
+        rate: float,
+        resource: str,
+        port: int,
+        project: str,
+        settings: ServiceSettings,
+        is_again: bool = False,
+    ) -> Service:
+        """Start a service, and return its record. With `is_again`, a stopped service keeps its size. Raises
+        ConflictError if the service runs with other settings."""
+        before = self._ledger.snapshot.services.get(name)
+        wanted = Service(
+            name=name,
+            model=chosen.reference,
+            version=chosen.version.id,
+            follows=chosen.follows,
+            previous=_before(before, chosen.version),
+            generation=before.generation + 1 if before is not None else 1,
+            replicas=replicas,
+            rate=rate,
+            resource=resource,
+            port=port or (before.port if before is not None else 0),
+            settings=merged(before.settings, settings) if before is not None else settings,
+            keys=before.keys if before is not None else (),
+            project=project,
+            created=before.created if before is not None else transaction.now,
+            started=transaction.now,
+            changed=transaction.now,
+            features=before.features if before is not None else {},
+            declared_by=before.declared_by if before is not None else "",
+        )
+        is_running = before is not None and before.is_meant_to_run and before.retry_at is None
+        if before is not None and not is_running and is_again:
+            wanted = replace(wanted, replicas=before.replicas, rate=before.rate)
+            least_replicas = before.scaling.least if before.scaling is not None else None
+        wanted = with_definition(wanted, wanted.version, definition)
+        check_stages_trusted(self._control.catalog, wanted)
+        wanted = self._with_size(wanted, least_replicas)
+        if before is not None and is_running:
+            check_same(before, wanted)
+            return before
+        self._check_port_is_free(wanted)
+        return self._begin(transaction, wanted)
+
+    def _begin(self, transaction: Transaction, service: Service) -> Service:
+        """Start the run of the service, and return its record. Raises InputError if no services run at the
+        site of its resource."""
         pipeline = pipeline_of(service)
         resources = self._ledger.snapshot.resources
         used = resource_of(pipeline.jobs[0], pipeline.name, resources, "resource")
@@ -162,9 +187,10 @@ class ServiceUseCases(ServiceSizeUseCases):
                 _check_computes(service)
             pipeline = pipeline_of(service)
         run = begin_run(self._control.run_creation, transaction, pipeline, force=False)
-        transaction.put(replace(service, run_id=run.id))
-        message = f"starts with {service.version}"
-        add_event(transaction, replace(service, run_id=run.id), ServiceState.STARTING, message)
+        begun = replace(service, run_id=run.id)
+        transaction.put(begun)
+        add_event(transaction, begun, ServiceState.STARTING, f"starts with {service.version}")
+        return begun
 
     def _check_settings(self, name: str, change: ServiceSettings) -> None:
         """Raise InputError if the service cannot have its settings after the change."""
@@ -211,18 +237,49 @@ class ServiceUseCases(ServiceSizeUseCases):
                 raise StaleVersionError(
                     f"service {name!r} has generation {service.generation}, not {expected}"
                 )
-            after = self._updated(transaction, service, chosen, replicas, least_replicas)
-            after = self._with_canary(after, second, weight_percent, transaction.now)
-            if features is not None:
-                after = _with_features(service, after, features, bool(chosen or second))
-            after = self._reconfigured(after, port or service.port, settings, transaction.now)
-            for version in filter(None, (after.version, after.canary)):
-                check_trusted(fetch_artifact(self._control.catalog, version), after.settings)
-            check_stages_trusted(self._control.catalog, after)
-            if after.generation != service.generation and not service.is_in_effect:
-                raise not_in_effect(service)
-            self._change(transaction, service, after)
+            self._update(
+                transaction,
+                service,
+                chosen,
+                features,
+                replicas=replicas,
+                least_replicas=least_replicas,
+                port=port,
+                settings=settings,
+                second=second,
+                percent=weight_percent,
+            )
         return self.service(name)
+
+    def _update(
+        self,
+        transaction: Transaction,
+        service: Service,
+        chosen: ChosenModel | None,
+        features: DefinedFeatures | None,
+        *,
+        replicas: int | None,
+        least_replicas: int | None,
+        port: int,
+        settings: ServiceSettings,
+        second: ChosenModel | None = None,
+        percent: float | None = None,
+        may_replace: bool = False,
+    ) -> Service:
+        """Change a running service, and return its record. With `may_replace`, the change may replace a
+        change that is not in effect. Raises InputError, CapacityError, ConflictError."""
+        after = self._updated(transaction, service, chosen, replicas, least_replicas)
+        after = self._with_canary(after, second, percent, transaction.now)
+        if features is not None:
+            after = _with_features(service, after, features, bool(chosen or second))
+        after = self._reconfigured(after, port or service.port, settings, transaction.now)
+        for version in filter(None, (after.version, after.canary)):
+            check_trusted(fetch_artifact(self._control.catalog, version), after.settings)
+        check_stages_trusted(self._control.catalog, after)
+        if after.generation != service.generation and not service.is_in_effect and not may_replace:
+            raise not_in_effect(service)
+        self._change(transaction, service, after)
+        return after
 
     def _defined(self, name: str, version: Artifact, change: ServiceSettings) -> FeatureDefinition | None:
         """Store the definition of the contextual features of a version, and return it. The result is None if
@@ -244,8 +301,8 @@ class ServiceUseCases(ServiceSizeUseCases):
         return definition
 
     def _defined_for_update(
-        self, name: str, chosen: _Model | None, change: ServiceSettings
-    ) -> _Features | None:
+        self, name: str, chosen: ChosenModel | None, change: ServiceSettings
+    ) -> DefinedFeatures | None:
         """Define the features again if an update changes the version or the settings of features."""
         if chosen is None and change.features is None:
             return None
@@ -253,22 +310,22 @@ class ServiceUseCases(ServiceSizeUseCases):
             service = self._running_service(name)
             version = fetch_artifact(self._control.catalog, service.version)
         if chosen is not None:
-            _check_served(chosen.version, version)
+            check_served(chosen.version, version)
             version = chosen.version
-        return _Features(version=version.id, definition=self._defined(name, version, change))
+        return DefinedFeatures(version=version.id, definition=self._defined(name, version, change))
 
     def _updated(
         self,
         transaction: Transaction,
         service: Service,
-        chosen: _Model | None,
+        chosen: ChosenModel | None,
         replicas: int | None,
         least_replicas: int | None,
     ) -> Service:
         after = service
         if chosen is not None:
             current = fetch_artifact(self._control.catalog, service.version)
-            _check_served(chosen.version, current)
+            check_served(chosen.version, current)
             after = changed_version(
                 service, chosen.version, chosen.follows, chosen.reference, transaction.now
             )
@@ -283,12 +340,12 @@ class ServiceUseCases(ServiceSizeUseCases):
         return replace(after, generation=service.generation + 1, changed=transaction.now)
 
     def _with_canary(
-        self, service: Service, canary: _Model | None, percent: float | None, now: float
+        self, service: Service, canary: ChosenModel | None, percent: float | None, now: float
     ) -> Service:
         """Return the service with another canary, or with another share for it."""
         if canary is None:
             return service if percent is None else with_percent(service, percent, now)
-        _check_served(canary.version, fetch_artifact(self._control.catalog, service.version))
+        check_served(canary.version, fetch_artifact(self._control.catalog, service.version))
         return with_canary(
             service,
             canary.version,
@@ -384,7 +441,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             )
         return service
 
-    def _model_to_start(self, name: str, reference: str) -> _Model:
+    def _model_to_start(self, name: str, reference: str) -> ChosenModel:
         """Return the version with which a service starts. Without a reference, this is the version that a
         stopped service served last, or the version that its alias names now."""
         before = self._ledger.read(Service, name)
@@ -398,12 +455,12 @@ class ServiceUseCases(ServiceSizeUseCases):
             return self._model(reference)
         return self._model(before.follows or before.version)
 
-    def _model(self, reference: str) -> _Model:
+    def _model(self, reference: str) -> ChosenModel:
         """Return the version that the reference names now. Its files are compared with their hashes, without
         the lock of the node. Raises NotFoundError, InputError."""
         with self._node.lock:
             version = find_version(self._control.catalog, reference)
-        _check_served(version, None)
+        check_served(version, None)
         for result in self._control.storage.verify([version]):
             if result.is_wrong:
                 raise InputError(
@@ -411,7 +468,7 @@ class ServiceUseCases(ServiceSizeUseCases):
                     hint=f"gridmill verify {version.id}",
                     place="model",
                 )
-        return _Model(reference=reference, version=version, follows=alias_followed(reference, version))
+        return ChosenModel(reference=reference, version=version, follows=alias_followed(reference, version))
 
     def _check_port_is_free(self, wanted: Service) -> None:
         for other in self._ledger.snapshot.services.values():
@@ -525,7 +582,9 @@ def _check_computes(service: Service) -> None:
         )
 
 
-def _with_features(before: Service, after: Service, features: _Features, is_new_version: bool) -> Service:
+def _with_features(
+    before: Service, after: Service, features: DefinedFeatures, is_new_version: bool
+) -> Service:
     """Return the service with the definition of the features of its version. Raises InputError if clients
     would have to send other columns to another version."""
     why = why_other_requests(before.features.get(before.version), features.definition)
@@ -541,49 +600,3 @@ def _before(before: Service | None, version: Artifact) -> str:
     if before is None:
         return ""
     return before.previous if before.version == version.id else before.version
-
-
-def _check_served(version: Artifact, current: Artifact | None) -> None:
-    why = why_not_served(version, current)
-    if why:
-        raise InputError(f"{version.id} cannot be served: {why}", place="model")
-
-
-def not_in_effect(service: Service) -> ConflictError:
-    """Return the error for a change while an earlier change is not in effect."""
-    report = service.report
-    why = f": {report.problem}" if report is not None and report.problem else ""
-    return ConflictError(
-        f"the update of service {service.name!r} to {service.version} (generation {service.generation}) is "
-        f"not in effect yet{why}",
-        hint=f"Wait for it (gridmill show service {service.name}), or return to the version before: gridmill "
-        f"rollback service {service.name}",
-    )
-
-
-def check_replicas(replicas: int) -> None:
-    """Raise InputError for a number of replicas that a service cannot have."""
-    if not 1 <= replicas <= MOST_REPLICAS:
-        raise InputError(f"replicas is {replicas}; it must be from 1 to {MOST_REPLICAS}", place="replicas")
-
-
-def check_port(port: int) -> None:
-    """Raise InputError for a number that is not a port."""
-    if not 0 <= port <= LAST_PORT:
-        raise InputError(f"port is {port}; it must be from 1 to {LAST_PORT}, or 0 for any", place="port")
-
-
-def check_same(running: Service, wanted: Service) -> None:
-    """Raise ConflictError if a running service differs from the service that a user wants to start."""
-    names = ("model", "replicas", "rate", "resource", "project", "settings")
-    differs = [name for name in names if getattr(running, name) != getattr(wanted, name)]
-    if (running.scaling is None) != (wanted.scaling is None) and "replicas" not in differs:
-        differs.append("range of replicas")
-    if wanted.port not in (0, running.port):
-        differs.append("port")
-    if differs:
-        raise ConflictError(
-            f"service {running.name!r} already runs with another {' and '.join(differs)}",
-            hint=f"Change it: gridmill update service {running.name} --model ... --replicas ...; or stop it "
-            f"first: gridmill stop service {running.name}",
-        )

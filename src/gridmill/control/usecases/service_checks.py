@@ -1,0 +1,74 @@
+"""This module has the checks that the use cases of services share, and the version that a service is to
+serve."""
+
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import LAST_PORT
+from gridmill.domain.service import Service, why_not_served
+from gridmill.domain.service_features import FeatureDefinition
+from gridmill.domain.service_size import MOST_REPLICAS
+from gridmill.errors import ConflictError, InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenModel:
+    """A reference to a version of a model, the version, and the alias that a service follows."""
+
+    reference: str
+    version: Artifact
+    follows: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinedFeatures:
+    """The definition of the contextual features of a version. It is None if requests send all features."""
+
+    version: str
+    definition: FeatureDefinition | None
+
+
+def check_served(version: Artifact, current: Artifact | None) -> None:
+    """Raise InputError for a version that a service cannot serve. `current` is the version that it serves."""
+    why = why_not_served(version, current)
+    if why:
+        raise InputError(f"{version.id} cannot be served: {why}", place="model")
+
+
+def not_in_effect(service: Service) -> ConflictError:
+    """Return the error for a change while an earlier change is not in effect."""
+    report = service.report
+    why = f": {report.problem}" if report is not None and report.problem else ""
+    return ConflictError(
+        f"the update of service {service.name!r} to {service.version} (generation {service.generation}) is "
+        f"not in effect yet{why}",
+        hint=f"Wait for it (gridmill show service {service.name}), or return to the version before: gridmill "
+        f"rollback service {service.name}",
+    )
+
+
+def check_replicas(replicas: int) -> None:
+    """Raise InputError for a number of replicas that a service cannot have."""
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise InputError(f"replicas is {replicas}; it must be from 1 to {MOST_REPLICAS}", place="replicas")
+
+
+def check_port(port: int) -> None:
+    """Raise InputError for a number that is not a port."""
+    if not 0 <= port <= LAST_PORT:
+        raise InputError(f"port is {port}; it must be from 1 to {LAST_PORT}, or 0 for any", place="port")
+
+
+def check_same(running: Service, wanted: Service) -> None:
+    """Raise ConflictError if a running service differs from the service that a user wants to start."""
+    names = ("model", "replicas", "rate", "resource", "project", "settings")
+    differs = [name for name in names if getattr(running, name) != getattr(wanted, name)]
+    if (running.scaling is None) != (wanted.scaling is None) and "replicas" not in differs:
+        differs.append("range of replicas")
+    if wanted.port not in (0, running.port):
+        differs.append("port")
+    if differs:
+        raise ConflictError(
+            f"service {running.name!r} already runs with another {' and '.join(differs)}",
+            hint=f"Change it: gridmill update service {running.name} --model ... --replicas ...; or stop it "
+            f"first: gridmill stop service {running.name}",
+        )
