@@ -41,6 +41,7 @@ COMMANDS = {
     "compare": ("gridmill.cli.artifacts:compare", "Compare versions of a model."),
     "du": ("gridmill.cli.disk:du", "Show used disk space."),
     "clean": ("gridmill.cli.disk:clean", "Delete old versions, leftovers and history."),
+    "predict": ("gridmill.cli.predict:predict", "Predict many rows with the version of a service."),
     "export": ("gridmill.cli.export:export", "Write the rows of a version, or a model, to a file."),
     "path": ("gridmill.cli.export:path", "Print the folder of a version."),
     "backup": ("gridmill.cli.archive:backup", "Write pipelines with their versions into an archive."),

@@ -51,6 +51,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "compare": ("compare weather/lstm", "compare weather/lstm 3 champion weather/trees"),
     "du": ("du", "du --by version"),
     "clean": ("clean --dry-run", "clean --days 30"),
+    "predict": (
+        "predict rain --data rows.csv --output answer.csv",
+        "predict rain --data weather/hourly -o answer.parquet",
+    ),
     "export": ("export weather/forecast --to forecast.csv", "export weather/lstm@3 --to lstm.onnx"),
     "path": ("path weather/forecast", "path weather/lstm@3"),
     "backup": ("backup weather -o weather.zip", "backup weather shops -o both.zip"),

@@ -42,6 +42,7 @@ from gridmill.sdk.listing import Listing
 from gridmill.sdk.loaded import Version
 from gridmill.sdk.lookup import Noun, find_noun, read_noun
 from gridmill.sdk.notebook import register
+from gridmill.sdk.predictions import PredictionVerbs
 from gridmill.sdk.project import is_name, read_file, upload_code, words
 from gridmill.sdk.runs import RunVerbs
 from gridmill.sdk.services import ServiceVerbs
@@ -504,6 +505,7 @@ class RenamedError(InputError, AttributeError):
 
 class Client(
     ImportVerbs,
+    PredictionVerbs,
     AdviceVerbs,
     ResourceVerbs,
     SiteVerbs,

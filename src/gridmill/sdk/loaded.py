@@ -55,7 +55,7 @@ class Version:
     def columns(self) -> tuple[str, ...]:
         """The columns of a table, or the columns that a model reads."""
         if self.kind == ArtifactKind.MODEL:
-            card = _plugged("card")(self.path)
+            card = plugged("card")(self.path)
             return tuple(encoding.column for encoding in card.encodings)
         return tuple(column.name for column in self.artifact.output.columns)
 
@@ -90,7 +90,7 @@ class Version:
 
     def files(self) -> tuple[Path, ...]:
         """The paths of the files of the version, sorted by name."""
-        paths = _plugged("files")(Path(self.root), self.artifact.output) if self.path else ()
+        paths = plugged("files")(Path(self.root), self.artifact.output) if self.path else ()
         return tuple(self.path / name for name in paths)
 
     def to_arrow(
@@ -103,7 +103,7 @@ class Version:
         """
         self._need(TABLES, "rows")
         path = self.path
-        result: pyarrow.Table = _plugged("rows")(path, self.artifact, _names(columns), split)
+        result: pyarrow.Table = plugged("rows")(path, self.artifact, _names(columns), split)
         return result
 
     def to_batches(
@@ -139,8 +139,8 @@ class Version:
         InputError, DataError.
         """
         self._need((ArtifactKind.MODEL,), "a model")
-        table, back = _plugged("as arrow")(rows), _plugged("in form of")(rows)
-        return back(_plugged("apply model")(self.path, self.id, table, trust=trust))
+        table, back = plugged("as arrow")(rows), plugged("in form of")(rows)
+        return back(plugged("apply model")(self.path, self.id, table, trust=trust))
 
     def write(
         self,
@@ -168,12 +168,12 @@ class Version:
     ) -> Callable[[IO[bytes]], int]:
         if self.kind == ArtifactKind.MODEL:
             raise InputError(f"{self.id} is a model, which can be written as .onnx, not as .{form}")
-        reader, write = self._reader(columns, split, BATCH_ROWS), _plugged(f"write {form}")
+        reader, write = self._reader(columns, split, BATCH_ROWS), plugged(f"write {form}")
         return lambda file: int(write(reader, file))
 
     def _reader(self, columns: Sequence[str] | str | None, split: str | None, rows: int) -> Any:  # noqa: ANN401
         self._need(TABLES, "rows")
-        return _plugged("batches")(self.path, self.artifact, _names(columns), split, rows)
+        return plugged("batches")(self.path, self.artifact, _names(columns), split, rows)
 
     def _graph_writer(
         self, columns: Sequence[str] | str | None, split: str | None
@@ -205,7 +205,7 @@ def _a(kind: ArtifactKind) -> str:
     return "files of a command" if kind == ArtifactKind.FILES else f"a {kind}"
 
 
-def _plugged(name: str) -> Callable[..., Any]:
+def plugged(name: str) -> Callable[..., Any]:
     """Import a function that reads data or models when it is first used. Raises InputError if a library is
     not installed."""
     try:
@@ -252,7 +252,7 @@ def _format(to: str | Path | IO[bytes], format: str | None) -> str:
 
 def _graph(folder: Path, name: str) -> bytes:
     """Return the ONNX graph of the model, with the names of its columns in the metadata."""
-    path, card = folder / GRAPH, _plugged("card")(folder)
+    path, card = folder / GRAPH, plugged("card")(folder)
     if not path.is_file():
         why = (
             "predicts with its own code"
@@ -263,7 +263,7 @@ def _graph(folder: Path, name: str) -> bytes:
     graph = path.read_bytes()
     if b"gridmill.columns" in graph:
         return graph
-    described: bytes = _plugged("described graph")(graph, _plugged("graph facts")(card))
+    described: bytes = plugged("described graph")(graph, plugged("graph facts")(card))
     return described
 
 
