@@ -84,6 +84,36 @@ def test_the_time_of_a_machine_that_hung_while_it_booted_is_not_taken_from_the_j
     assert outcome.verdict.machines == 2
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Schedule(
+            mode=SelfEnd.PROVIDER_TIMER,
+            disaster=Disaster.NETWORK,
+            at=33.05022464543078,
+            lag=True,
+            seed=1884237172,
+            also=Disaster.DEFECT,
+            also_at=76.00364320710133,
+            job_seconds=LONG_JOB_SECONDS,
+        ),
+        Schedule(
+            mode=SelfEnd.NONE,
+            disaster=Disaster.DEFECT,
+            at=105.7206896341845,
+            seed=700228234,
+            also=Disaster.SPOT,
+            also_at=74.64638343708327,
+            job_seconds=LONG_JOB_SECONDS,
+        ),
+    ],
+    ids=["network", "spot"],
+)
+def test_two_faults_while_a_machine_boots_take_no_time_from_a_long_job(schedule: Schedule) -> None:
+    assert story(schedule).problems() == ()
+
+
 def test_a_machine_that_ended_itself_before_it_was_ready_is_replaced_after_a_late_restart() -> None:
     late = Schedule(
         mode=SelfEnd.SHUTDOWN, disaster=Disaster.INTERRUPT, at=10.0, restart_after=LATE_SECONDS, seed=1
