@@ -2,14 +2,20 @@
 or rolled back."""
 
 import pytest
-from test_services import cases, grid, is_running, started, until
+from test_services import a_model, cases, grid, is_running, started, until
 from test_settings_of_services import order_now
 from test_versions import alias
 
 from gridmill.control.usecases.service import Service as Cases
-from gridmill.domain.service import ServiceState, ServiceView
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.footprint import memory_of
+from gridmill.domain.frozen import replace
+from gridmill.domain.job import JobSize
+from gridmill.domain.service import ServiceState, ServiceView, pipeline_of
+from gridmill.domain.service_canary import without_canary
 from gridmill.domain.service_settings import ServiceSettings
 from gridmill.errors import ConflictError, InputError
+from gridmill.ports.store import Put
 from gridmill.testing.simulation import Simulation
 
 __all__ = ["cases", "grid"]
@@ -127,3 +133,46 @@ def test_a_followed_version_that_was_rolled_back_is_not_taken_again(grid: Simula
     cases.set_alias(alias("champion", 1))
     view = until(grid, cases, lambda view: is_running(view) and view.service.canary == "")
     assert (view.service.version, view.message) == ("w/m@1", "")
+
+
+def large(number: int, size_bytes: int) -> Artifact:
+    model = a_model(number)
+    return replace(model, output=replace(model.output, size_bytes=size_bytes))
+
+
+def test_a_canary_that_does_not_fit_into_the_memory_of_the_running_attempt_is_refused(
+    grid: Simulation, cases: Cases
+) -> None:
+    grid.store.commit([Put(noun=large(7, 2**20), expected=0), Put(noun=large(8, 2**30), expected=0)])
+    started(grid, cases)
+    with pytest.raises(InputError, match="w/m@8 cannot be a canary: 1 replicas with two versions need"):
+        cases.update_service("rain", canary="w/m@8")
+    cases.update_service("rain", canary="w/m@7")
+    assert until(grid, cases, is_running).service.canary == "w/m@7"
+    cases.update_service("rain", model="w/m@8")  # a new version replaces replicas one after the other
+    until(grid, cases, is_running)
+
+
+def test_a_followed_version_that_does_not_fit_beside_the_served_one_is_not_served(
+    grid: Simulation, cases: Cases
+) -> None:
+    grid.store.commit([Put(noun=large(8, 2**30), expected=0)])
+    cases.set_alias(alias("champion", 1))
+    started(grid, cases, "w/m@champion", settings=ServiceSettings(follow_percent=5.0))
+    cases.set_alias(alias("champion", 8))
+    view = until(grid, cases, lambda view: view.service.refusal != "")
+    assert "w/m@8, which is not a canary: 1 replicas with two versions need" in view.message
+    assert (view.service.version, view.service.canary) == ("w/m@1", "")
+
+
+def test_a_service_with_a_canary_that_starts_again_gets_memory_for_both_versions(
+    grid: Simulation, cases: Cases
+) -> None:
+    grid.store.commit([Put(noun=large(7, 2**24), expected=0)])
+    started(grid, cases)
+    cases.update_service("rain", canary="w/m@7")
+    service = until(grid, cases, is_running).service
+    with_both, alone = (
+        memory_of(pipeline_of(one).jobs[0], JobSize(), 1) for one in (service, without_canary(service, 0.0))
+    )
+    assert with_both - alone == (service.replicas + 1) * 2 * 2**24

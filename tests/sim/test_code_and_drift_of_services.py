@@ -14,7 +14,7 @@ from gridmill.domain.pod_protocol import EventType, PodEvent
 from gridmill.domain.run import JobRun
 from gridmill.domain.service import JOB
 from gridmill.domain.service_settings import ServiceSettings
-from gridmill.errors import InputError
+from gridmill.errors import ConflictError, InputError
 from gridmill.ports.store import Put
 from gridmill.testing.simulation import Simulation
 
@@ -65,6 +65,33 @@ def test_trust_is_not_withdrawn_from_code_that_is_served(grid: Simulation, cases
     until(grid, cases, is_running)
     with pytest.raises(InputError, match="w/m@8 predicts with its own code"):
         cases.update_service("rain", canary="w/m@8")
+
+
+def test_a_rollback_to_code_that_is_no_longer_trusted_is_refused_and_the_version_still_serves(
+    grid: Simulation, cases: Cases
+) -> None:
+    grid.store.commit([Put(noun=a_model(8, predict="code/m.py:predict"), expected=0)])
+    started(grid, cases, "w/m@8", settings=TRUSTED)
+    cases.update_service("rain", model="w/m@1", settings=ServiceSettings(trust=False))
+    until(grid, cases, is_running)
+    with pytest.raises(ConflictError, match="w/m@8, predicts with its own code") as caught:
+        cases.rollback_service("rain")
+    assert "gridmill update service rain --model w/m@8 --trust" in caught.value.hint
+    assert is_running(cases.service("rain"))
+    cases.update_service("rain", model="w/m@8", settings=TRUSTED)
+    assert until(grid, cases, is_running).service.version == "w/m@8"
+
+
+def test_a_rate_or_a_range_for_a_version_with_its_own_code_is_refused_with_what_to_do(
+    grid: Simulation, cases: Cases
+) -> None:
+    grid.store.commit([Put(noun=a_model(8, predict="code/m.py:predict"), expected=0)])
+    with pytest.raises(InputError, match="size of a service is not measured") as caught:
+        cases.start_service("rain", model="w/m@8", rate=10.0, settings=TRUSTED)
+    assert "--replicas N" in caught.value.hint
+    started(grid, cases, "w/m@8", settings=TRUSTED)
+    with pytest.raises(InputError, match="size of a service is not measured"):
+        cases.update_service("rain", replicas=3, least_replicas=1)
 
 
 def test_a_drift_that_begins_or_ends_is_an_event_once(grid: Simulation, cases: Cases) -> None:

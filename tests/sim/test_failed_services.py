@@ -1,9 +1,11 @@
 """Services on a simulated grid whose run fails: they start again after growing pauses, or show what to do."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from test_services import cases, grid, is_running, until
+from test_services import cases, grid, is_running, started, until
+from test_versions import alias
 
 from gridmill.control.steps.run_lifecycle import begin_run
 from gridmill.control.ticks import services as ticks
@@ -14,12 +16,13 @@ from gridmill.control.ticks.services import (
     decide_retry,
 )
 from gridmill.control.usecases.service import Service as Cases
+from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Run
 from gridmill.domain.service import Service, ServiceState
 from gridmill.domain.states import RunState
-from gridmill.errors import ConflictError
+from gridmill.errors import ConflictError, StorageError
 from gridmill.testing.simulation import Simulation
 
 __all__ = ["cases", "grid"]
@@ -74,6 +77,39 @@ def test_a_control_node_that_was_killed_starts_the_service_again(grid: Simulatio
     resource(grid, None)
     grid.control_dies()
     until(grid, cases, is_running)
+
+
+def test_a_service_that_starts_again_has_no_report_of_its_earlier_run(grid: Simulation, cases: Cases) -> None:
+    started(grid, cases)
+    view = cases.service("rain")
+    with grid.node.changing() as transaction:
+        transaction.put(replace(view.service, retry_at=transaction.now, problem="its run failed"))
+        again = ticks._start_again(grid.node.control.run_creation, transaction.within(), view.service)
+    assert again.run_id != view.service.run_id
+    assert (again.report, again.is_in_effect, again.port) == (None, False, view.service.port)
+
+
+def test_aliases_are_looked_at_again_after_an_error_of_the_store(grid: Simulation) -> None:
+    control = grid.node.control
+
+    def unreadable() -> Iterator[Service]:
+        raise StorageError("the store cannot be read")
+        yield SERVICE
+
+    transaction = control.ledger.begin(0.0)
+    with pytest.raises(StorageError):
+        ticks._follow_all(control.endings, control.reads, control.names, transaction, unreadable())
+    assert control.names.may_have_moved
+
+
+def test_a_service_whose_version_has_no_record_does_not_end_the_tick(grid: Simulation, cases: Cases) -> None:
+    cases.set_alias(alias("champion", 1))
+    view = started(grid, cases, "w/m@champion")
+    with grid.node.changing() as transaction:
+        transaction.put(replace(view.service, version="w/m@99"))
+    cases.set_alias(alias("champion", 2))
+    view = until(grid, cases, lambda view: view.service.refusal != "")
+    assert "w/m@champion cannot be followed" in view.message
 
 
 def test_the_pauses_grow_to_a_limit() -> None:

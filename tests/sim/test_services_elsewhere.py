@@ -12,7 +12,7 @@ from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.resource import Resource
 from gridmill.domain.service import ROUTE, ServiceState
 from gridmill.domain.service_settings import ServiceSettings
-from gridmill.domain.serving import NO_UPSTREAM, ServiceOrder
+from gridmill.domain.serving import MOST_OPEN, NO_UPSTREAM, ServiceOrder
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.errors import InputError
@@ -177,3 +177,35 @@ def test_replicas_on_ray_listen_at_the_address_of_their_node_and_need_keys_or_co
     grid.run_until(lambda: router_order(grid).upstream != NO_UPSTREAM, at_most_steps=100)
     with pytest.raises(InputError, match="has no API keys"):
         cases.update_service("rain", settings=ServiceSettings(require_keys=False))
+
+
+def test_an_update_that_is_not_transferred_shows_why_in_the_service_and_in_an_event(
+    grid: Simulation, cases: Cases
+) -> None:
+    add_site(grid, SiteKind.CLUSTER)
+    cases.start_service("rain", model="w/m@1", resource="far")
+    view = until(grid, cases, is_running)
+    attempt = executions(grid)["serve"].order.attempt_id
+    lasting = grid.node.control.problems.lasting
+    lasting[f"data at lab {attempt}"] = "the update was not transferred to the site: the disk is full"
+    grid.node.wake_now()
+    view = until(grid, cases, lambda view: "the disk is full" in view.message)
+    assert view.service.version == "w/m@1"
+    del lasting[f"data at lab {attempt}"]
+    until(grid, cases, lambda view: view.message == "")
+    events = [one.body["message"] for one in cases.events(view.service.run_id) if one.type == "service"]
+    assert sum("the disk is full" in message for message in events) == 1
+
+
+def test_all_routers_of_a_site_share_its_connections(grid: Simulation, cases: Cases) -> None:
+    add_site(grid, SiteKind.CLUSTER)
+    cases.start_service("rain", model="w/m@1", resource="far")
+    until(grid, cases, is_running)
+    assert router_order(grid).most_open == MOST_OPEN
+    cases.start_service("snow", model="w/m@2", resource="far")
+    assert grid.run_until(lambda: is_running(cases.service("snow")), at_most_steps=2000)
+
+    def limits() -> list[int]:
+        return [order.most_open for order in grid.world.orders.values() if order.upstream is not None]
+
+    assert grid.run_until(lambda: limits() == [MOST_OPEN // 2] * 2, at_most_steps=200), limits()

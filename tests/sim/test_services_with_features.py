@@ -13,6 +13,7 @@ from gridmill.domain.artifact import Artifact, ArtifactKind, Latest, Output
 from gridmill.domain.dataset import Aggregate, Basis, DatasetSpec, Lag, Window
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource
+from gridmill.domain.service import ServiceState
 from gridmill.domain.service_features import (
     CHECK_SECONDS,
     DECLARATION,
@@ -212,3 +213,23 @@ def test_an_alias_is_followed_later_if_the_features_of_its_version_could_not_be_
     cases.set_alias(alias("other", 1))
     view = until(grid, cases, lambda one: is_running(one) and one.service.version == "w/m@2")
     assert view.message == ""
+
+
+def test_the_view_of_replaced_features_is_kept_fresh_until_the_update_is_in_effect(
+    grid: Simulation, cases: Cases
+) -> None:
+    started(grid, cases, model="w/m@2")
+    (before,) = views(grid).views
+    grid.world.broken.add("w/m@2")
+    rules = FeatureSettings(reach_back_seconds=7200.0)
+    cases.update_service("rain", settings=ServiceSettings(features=rules))
+    until(grid, cases, lambda view: view.state is ServiceState.FAILING)
+    # replicas of the order before serve, and need their view
+    assert [one.definition for one in views(grid).views][1:] == [before.definition]
+    cases.stop_service("rain")
+    until(grid, cases, lambda view: not view.service.is_meant_to_run)
+    grid.world.broken.clear()
+    cases.start_service("rain")
+    assert until(grid, cases, is_running).service.features_before == ()
+    grid.run_until(lambda: len(views(grid).views) == 1, at_most_steps=200)
+    assert before.definition not in [one.definition for one in views(grid).views]

@@ -134,6 +134,7 @@ def memory_of(job: Job, size: JobSize, workers: int) -> int:
         return footprint.floor_bytes
     if isinstance(spec, ServiceSpec):
         extra = view_bytes(spec.replicas) if spec.has_view else 0
+        extra += (spec.replicas + 1) * spec.canary_bytes
         return footprint.base_bytes + service_bytes(spec.replicas) + extra
     if isinstance(spec, DatasetSpec):
         return footprint.base_bytes + _dataset_bytes(spec, footprint, size)

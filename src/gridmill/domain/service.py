@@ -22,6 +22,7 @@ from gridmill.domain.service_size import ServiceSize, memory_for
 from gridmill.domain.service_spec import DRAIN_SECONDS, ServiceSpec
 from gridmill.domain.service_succession import NO_SUCCESSION, Succession
 from gridmill.domain.serving import (
+    MOST_OPEN,
     NO_UPSTREAM,
     ReplicaState,
     Scaling,
@@ -74,11 +75,14 @@ class ServiceRoute:
     """The router of a service whose replicas run at `site`. The router runs at the site `local`, and listens
     at the address of the service. `upstream` is how it connects to the replicas. `generation` increases with
     each change of the upstream. `report` is the last report of the router, which belongs to the attempt
-    `reported_by`."""
+    `reported_by`. `problem` is the reason why an update cannot be transferred to the site; empty if there is
+    none. `most_open` is the largest number of connections of the router to the site."""
 
     site: str
     upstream: Upstream = NO_UPSTREAM
     generation: int = 1
+    problem: str = ""
+    most_open: int = MOST_OPEN
     report: ServiceReport | None = None
     reported_by: str = ""
 
@@ -111,10 +115,12 @@ class Service:
 
     `canary` is a second version, which gets `canary_percent` of the requests that name no version; empty if
     there is none. `canary_model` is the reference to it, and `canary_follows` the alias that the service
-    follows after the canary became its version.
+    follows after the canary became its version. `canary_bytes` is the memory that each replica is assumed to
+    need for it.
 
     `features` are the definitions of the contextual features that the service computes, by the ids of the
-    versions of the model. If a version is missing, requests send all its features.
+    versions of the model. If a version is missing, requests send all its features. `features_before` are
+    definitions that an update has replaced, and that replicas use until the update is in effect.
 
     `declared_by` is the id of the last job of a run (`pipeline-7/job`) that has started, updated or confirmed
     the service, because its pipeline declares it; empty if no pipeline declares it.
@@ -152,6 +158,7 @@ class Service:
     canary_percent: float = 0.0
     canary_model: str = ""
     canary_follows: str = ""
+    canary_bytes: int = 0
     report: ServiceReport | None = None
     reported_by: str = ""
     rate: float = 0.0
@@ -161,6 +168,7 @@ class Service:
     serving_job: str = JOB
     succession: Succession = NO_SUCCESSION
     features: Mapping[str, FeatureDefinition] = field(default_factory=dict)
+    features_before: tuple[FeatureDefinition, ...] = ()
     declared_by: str = ""
     drifting: tuple[DriftPeriod, ...] = ()
 
@@ -196,6 +204,13 @@ class Service:
     def feature_settings(self) -> FeatureSettings:
         """The settings of the contextual features."""
         return self.settings.features or FeatureSettings()
+
+    @property
+    def definitions(self) -> tuple[FeatureDefinition, ...]:
+        """The definitions of contextual features that processes of the service may use."""
+        present = (self.features[one] for one in self.versions if one in self.features)
+        used = (*present, *self.features_before)
+        return tuple(one for number, one in enumerate(used) if one not in used[:number])
 
     @property
     def is_in_effect(self) -> bool:
@@ -244,12 +259,18 @@ def pipeline_of(service: Service) -> Pipeline:
     """Return the pipeline with the job of a service, and with the job of its router if it has one."""
     size, has_view = service.size, service.version in service.features
     extra_bytes = view_bytes(service.replicas) if has_view else 0
+    extra_bytes += (service.replicas + 1) * service.canary_bytes
     job = Job(
         name=JOB,
         resource=service.resource or None,
         cpus=float(service.replicas) if size is None else size.cpus,
         memory_bytes=None if size is None else size.memory_bytes + extra_bytes,
-        service=ServiceSpec(name=service.name, replicas=service.replicas, has_view=has_view),
+        service=ServiceSpec(
+            name=service.name,
+            replicas=service.replicas,
+            has_view=has_view,
+            canary_bytes=service.canary_bytes,
+        ),
     )
     router = Job(name=ROUTE, at=LOCAL, cpus=1.0, service=ServiceSpec(name=service.name, routes=True))
     jobs = (job,) if service.route is None else (job, router)
@@ -268,6 +289,7 @@ def memory_needed(service: Service, replicas: int, assumed_bytes: int) -> int:
     memory of one replica."""
     size = service.size
     extra_bytes = view_bytes(replicas) if service.version in service.features else 0
+    extra_bytes += (replicas + 1) * service.canary_bytes
     if size is None:
         return (replicas + 1) * assumed_bytes + extra_bytes
     return memory_for(replicas, size.replica_bytes, size.parent_bytes) + extra_bytes
@@ -337,6 +359,7 @@ def route_order_of(service: Service, route: ServiceRoute) -> ServiceOrder:
         key_file=settings.key_file or "",
         drain_seconds=DRAIN_SECONDS,
         upstream=route.upstream,
+        most_open=route.most_open,
     )
 
 

@@ -1,10 +1,19 @@
 """This module decides the record of a service that serves a second version, its canary."""
 
+from gridmill.domain.amounts import MIB, show_bytes
 from gridmill.domain.artifact import Artifact
+from gridmill.domain.footprint import REPLICA_BYTES
 from gridmill.domain.frozen import replace
-from gridmill.domain.service import Service
+from gridmill.domain.service import Service, has_own_code
+from gridmill.domain.service_features import view_bytes
 from gridmill.errors import ConflictError, InputError
 
+FILE_FACTOR = 2
+"""A loaded model needs about this many times the memory of its files."""
+CODE_BYTES = 64 * MIB
+"""The assumed memory of the process in which the code of a version runs."""
+PARENT_BYTES = 64 * MIB
+"""The memory of the parent process of a service."""
 DEFAULT_PERCENT = 10.0
 """The share of the requests that a canary gets, in percent, if the user names none."""
 
@@ -30,9 +39,44 @@ def with_canary(
             place="canary",
         )
     wanted = replace(
-        service, canary=version.id, canary_model=model, canary_follows=follows, canary_percent=percent
+        service,
+        canary=version.id,
+        canary_model=model,
+        canary_follows=follows,
+        canary_percent=percent,
+        canary_bytes=canary_bytes(version),
     )
     return service if wanted == service else _changed(wanted, now)
+
+
+def canary_bytes(version: Artifact) -> int:
+    """Return the memory that a replica is assumed to need for a second version: twice the size of its files,
+    and a process if the version has its own code."""
+    return FILE_FACTOR * version.output.size_bytes + (CODE_BYTES if has_own_code(version) else 0)
+
+
+def why_no_room(service: Service, before: Service, given_bytes: int | None) -> str:
+    """Return why the running attempt of a service, which has `given_bytes` of memory, cannot run its canary;
+    empty if it can. `before` is the service before the change, whose replicas have reported their memory."""
+    if not service.canary or service.canary == before.canary or not given_bytes:
+        return ""
+    needed = (service.replicas + 1) * (_replica_bytes(before) + service.canary_bytes) + PARENT_BYTES
+    needed += view_bytes(service.replicas) if service.version in service.features else 0
+    if needed <= given_bytes:
+        return ""
+    return (
+        f"{service.replicas} replicas with two versions need about {show_bytes(needed)}, and service "
+        f"{service.name!r} has {show_bytes(given_bytes)}"
+    )
+
+
+def _replica_bytes(service: Service) -> int:
+    """Return the memory of a replica without a canary: the largest that replicas have reported."""
+    replicas = service.report.replicas if service.report is not None else ()
+    used = max((one.memory_bytes for one in replicas), default=0) - service.canary_bytes
+    if used > 0:
+        return used
+    return service.size.replica_bytes if service.size is not None else REPLICA_BYTES
 
 
 def with_percent(service: Service, percent: float, now: float) -> Service:
@@ -61,7 +105,9 @@ def promoted(service: Service, now: float) -> Service:
 def without_canary(service: Service, now: float) -> Service:
     """Return the service without its canary. If the service follows the alias that named the canary, the
     canary is not taken again until the alias moves."""
-    after = replace(service, canary="", canary_model="", canary_follows="", canary_percent=0.0)
+    after = replace(
+        service, canary="", canary_model="", canary_follows="", canary_percent=0.0, canary_bytes=0
+    )
     is_followed = bool(service.follows) and service.follows == service.canary_follows
     if is_followed and service.canary != service.version:
         why = f"{service.follows} names {service.canary}, which was rolled back"

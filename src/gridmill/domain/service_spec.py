@@ -26,8 +26,9 @@ class ServiceSpec:
 
     The run of a service has a job without `model`, which runs the replicas of the service `name`. `replicas`
     is the number of replicas for which the attempt gets memory and CPUs. With `has_view`, a process keeps a
-    view of contextual features. The record of the service has everything that an update can change. With
-    `routes`, the job runs the router of a service whose replicas run at another site.
+    view of contextual features. If the service has a canary, each replica is assumed to need `canary_bytes`
+    more. The record of the service has everything that an update can change. With `routes`, the job runs the
+    router of a service whose replicas run at another site.
 
     If `calibrates` is set, the job measures a replica of this version of a model on a machine of the type
     `machine`, and ends; `name` then belongs to no service.
@@ -42,6 +43,7 @@ class ServiceSpec:
     replicas: int = 1
     routes: bool = False
     has_view: bool = False
+    canary_bytes: int = 0
     calibrates: str = ""
     machine: str = ""
 

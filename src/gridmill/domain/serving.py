@@ -110,6 +110,11 @@ class Upstream:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
+MOST_OPEN = 256
+"""The largest number of open connections to the replicas at a site, of all routers together. A farm accepts
+512 connections of one address, and the control node needs some of them."""
+LEAST_OPEN = 4
+"""The number of connections that each router may open in any case."""
 NO_UPSTREAM = Upstream(link="none", attempt_id="")
 """The upstream of a router whose service has no replicas yet."""
 
@@ -130,7 +135,9 @@ class ServiceOrder:
 
     Router: if `upstream` is set, the processes load no versions. They pass requests on to the replicas at
     `upstream`, hold a request for at most `hold_seconds` while no replica can be reached, and keep at most
-    `hold_bytes` of held requests in memory. A changed `upstream` takes effect without new processes.
+    `hold_bytes` of held requests in memory. A router has at most `most_open` connections to replicas; if more
+    clients send requests at the same time, they take turns. A changed `upstream` or `most_open` takes effect
+    without new processes.
 
     Computation: each of the `replicas` is a process that has loaded all versions, and computes with `threads`
     threads. One batch has at most `max_batch` rows from at most `max_concurrent` requests. While a batch is
@@ -178,6 +185,7 @@ class ServiceOrder:
     calibrates: bool = False
     socket: str = ""
     upstream: Upstream | None = None
+    most_open: int = MOST_OPEN
     hold_seconds: float = 10.0
     hold_bytes: int = 64 * MIB
 

@@ -6,7 +6,9 @@ the storage root, and writes a `FeatureAnswer` to standard output.
 
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from gridmill.codec import decode, encode, fingerprint
@@ -31,6 +33,9 @@ from gridmill.online.chain_rows import save_chain_rows
 from gridmill.online.definition import OnlineDefinition, define_online
 from gridmill.online.features import check_rules
 from gridmill.telemetry import turn_off_telemetry
+
+RECENT_SECONDS = 3600.0
+"""A folder of a definition or a view is kept for this time after its last change."""
 
 
 def define(question: FeatureQuestion) -> FeatureAnswer:
@@ -117,11 +122,14 @@ def _hash(*parts: object) -> str:
 
 
 def _remove_others(base: Path, kept: Sequence[str]) -> None:
-    """Delete the folders of definitions and views that no version of the service needs."""
+    """Delete the folders of definitions and views that no version of the service needs. A folder that was
+    changed lately may belong to another question about the same service, whose answer is not recorded yet."""
     names = {uri.rpartition("/")[2] for uri in kept}
     for folder in base.iterdir():
-        if folder.name not in names:
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(FileNotFoundError):  # the answer to another question has deleted it
+            is_old = time.time() - folder.stat().st_mtime > RECENT_SECONDS
+            if folder.name not in names and is_old:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def main() -> None:

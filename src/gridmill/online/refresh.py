@@ -30,7 +30,7 @@ from gridmill.online.view import ViewFile, ViewState, current_file, open_view, w
 
 MOST_CHANGED = 0.5
 """If more than this share of the bytes of a table changed, the view is built whole."""
-_KEYS = "__keys"
+_KEYS, _DELTA = "__keys", "__delta"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,17 +120,17 @@ def _apply(
             schema = one.table.schema()
             for number, feed in enumerate(plan.stored):
                 if feed.table == one.table.name:
-                    delta = _delta(engine, feed, one, schema)
-                    _apply_feed(view, engine, number, feed, one, delta, floor_us)
+                    _make_delta(engine, feed, one, schema)
+                    _apply_feed(view, engine, number, feed, one, floor_us)
         view.set_state(after)
     return after
 
 
-def _delta(
-    engine: duckdb.DuckDBPyConnection, feed: Feed, changes: _Changes, schema: pa.Schema
-) -> Iterator[pa.Table]:
-    """Yield the rows that were added (with a positive count) and removed (negative), sorted by key."""
+def _make_delta(engine: duckdb.DuckDBPyConnection, feed: Feed, changes: _Changes, schema: pa.Schema) -> None:
+    """Write the rows that were added (with a positive count) and removed (negative) to a table of the engine,
+    which writes it to files if it is large."""
     text = known_rows_sql(feed)
+    engine.execute(f"DROP TABLE IF EXISTS {_DELTA}")
     parts: list[str] = []
     for files, sign in ((changes.added, 1), (changes.removed, -1)):
         if files:
@@ -142,10 +142,31 @@ def _delta(
         return
     union = " UNION ALL ".join(parts)
     summed = f"SELECT * EXCLUDE ({COUNT}), sum({COUNT})::BIGINT AS {COUNT} FROM ({union}) GROUP BY ALL"
+    engine.execute(f"CREATE TEMP TABLE {_DELTA} AS SELECT * FROM ({summed}) WHERE {COUNT} <> 0")
+    for name in ("added", "removed"):
+        engine.execute(f"DROP TABLE IF EXISTS __changed_{name}")
+
+
+def _has_delta(engine: duckdb.DuckDBPyConnection) -> bool:
+    found = engine.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [_DELTA]).fetchall()
+    return bool(found)
+
+
+def _delta(engine: duckdb.DuckDBPyConnection, feed: Feed) -> Iterator[pa.Table]:
+    """Yield the changed rows, sorted by key."""
     order = ", ".join((*quote_all(feed.on), f'"{KNOWN}"'))
-    reader = engine.sql(f"SELECT * FROM ({summed}) WHERE {COUNT} <> 0 ORDER BY {order}")
-    for batch in reader.to_arrow_reader(BATCH_ROWS):
+    for batch in engine.sql(f"SELECT * FROM {_DELTA} ORDER BY {order}").to_arrow_reader(BATCH_ROWS):
         yield pa.Table.from_batches([batch])
+
+
+def _changed_keys(engine: duckdb.DuckDBPyConnection, feed: Feed) -> Iterator[Key]:
+    """Yield the keys with changed rows."""
+    make = key_maker(feed.key_types)
+    names = ", ".join(quote_all(feed.on)) or "1"
+    for batch in engine.sql(f"SELECT DISTINCT {names} FROM {_DELTA}").to_arrow_reader(BATCH_ROWS):
+        columns = plain_keys(pa.Table.from_batches([batch]), feed.on)
+        keys = map(make, zip(*columns, strict=True)) if feed.on else iter([make(())])
+        yield from (key for key in keys if key is not None)
 
 
 def _apply_feed(
@@ -154,27 +175,35 @@ def _apply_feed(
     number: int,
     feed: Feed,
     changes: _Changes,
-    delta: Iterator[pa.Table],
     floor_us: int | None,
 ) -> None:
+    if not _has_delta(engine):
+        return
     cutoff = cutoff_us(feed, floor_us)
-    touched: dict[Key, None] = {}
-    oldest: dict[Key, int] = {}
-    for table in list(delta):
-        rows = list(encoded_rows(feed, table))
-        view.take_away(number, [(key, known, row, -count) for key, known, row, count in rows if count < 0])
-        view.add(number, [one for one in rows if one[3] > 0])
-        for key, known, _, count in rows:
-            touched[key] = None
-            if count < 0 and cutoff is not None and known <= cutoff:
-                oldest[key] = min(known, oldest.get(key, known))
+    oldest = _apply_rows(view, number, feed, _delta(engine, feed), cutoff)
     if cutoff is None:
         return
     short = [key for key, known in oldest.items() if _lacks_rows(view, number, feed, key, known, cutoff)]
     if short:
         _reload(view, engine, number, feed, changes.table, short, cutoff)
-    for key in touched:
+    for key in _changed_keys(engine, feed):
         view.remove_old(number, key, cutoff, feed.rows)
+
+
+def _apply_rows(
+    view: ViewFile, number: int, feed: Feed, delta: Iterator[pa.Table], cutoff: int | None
+) -> dict[Key, int]:
+    """Remove and add the changed rows, batch by batch. Return the time of the oldest removed row of each key
+    that is not after the cutoff."""
+    oldest: dict[Key, int] = {}
+    for table in delta:
+        rows = list(encoded_rows(feed, table))
+        view.take_away(number, [(key, known, row, -count) for key, known, row, count in rows if count < 0])
+        view.add(number, [one for one in rows if one[3] > 0])
+        for key, known, _, count in rows:
+            if count < 0 and cutoff is not None and known <= cutoff:
+                oldest[key] = min(known, oldest.get(key, known))
+    return oldest
 
 
 def _lacks_rows(view: ViewFile, number: int, feed: Feed, key: Key, known: int, cutoff: int) -> bool:

@@ -6,6 +6,7 @@ memory, or ends, only this process is replaced, and the replica goes on.
 
 import json
 import logging
+import math
 import os
 import select
 import signal
@@ -42,7 +43,7 @@ class _CodeProcess:
         self._files = [_nameless_file() for _ in range(2)]
         self._inputs, self._outputs = (f"/dev/fd/{one}" for one in self._files)
         self._text = b""
-        self._is_loaded = False
+        self.is_loaded = False
         self._replies, writing = os.pipe()
         os.set_blocking(self._replies, False)
         try:
@@ -76,9 +77,9 @@ class _CodeProcess:
     def load(self, seconds: float) -> bool:
         """Wait until the code is loaded, for at most `seconds`. Returns whether it is. Raises JobError if the
         process has ended."""
-        if not self._is_loaded:
-            self._is_loaded = self._reply(seconds) is not None
-        return self._is_loaded
+        if not self.is_loaded:
+            self.is_loaded = self._reply(seconds) is not None
+        return self.is_loaded
 
     def packages(self) -> CodePackages:
         """Return the packages of the process. Raises JobError if the process does not answer."""
@@ -164,6 +165,8 @@ class CodeModel:
         self._card, self._folder, self._python, self._threads = card, folder, python, threads
         self._timeout_seconds, self._growth_bytes = timeout_seconds, growth_bytes
         self._first_bytes = 0
+        self.loaded_at = math.inf
+        """The monotonic time at which the code was loaded last, in seconds; infinite while it is loaded."""
         self._successor: _CodeProcess | None = None
         self._current: _CodeProcess | None = self._start()
 
@@ -217,12 +220,16 @@ class CodeModel:
         if self._current is None:
             self._current = self._start()
         try:
+            if not self._current.is_loaded:
+                self.loaded_at = math.inf
             if not self._current.load(_LOAD_SECONDS):
                 raise JobError(f"the code of the model was not loaded within {_LOAD_SECONDS:g} s")
         except JobError:
             self._current.close()
             self._current = None
             raise
+        if self.loaded_at == math.inf:
+            self.loaded_at = time.monotonic()
         return self._current
 
     def _take_over(self, current: _CodeProcess, successor: _CodeProcess) -> None:

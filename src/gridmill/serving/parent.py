@@ -10,6 +10,7 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +23,14 @@ from gridmill.serving.replica_plan import (
     Drain,
     Kill,
     Start,
+    decide_order,
     decide_replicas,
     is_current,
     pause_seconds,
     same_replica,
 )
 from gridmill.serving.replica_process import ReplicaProcess, is_replica_of
+from gridmill.serving.row_log import complete_left_files
 from gridmill.serving.scaler import Scaler
 from gridmill.serving.service_files import (
     OrderFile,
@@ -80,6 +83,7 @@ class Parent:
         self._selector = selectors.DefaultSelector()
         self._awaited: selectors.SelectorKey | None = None
         self._listener = self._take_port(order)
+        self._complete_row_logs(())
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT."""
@@ -106,18 +110,20 @@ class Parent:
         """Read the order, remove ended replicas, and bring the others closer to the order."""
         self._read_order()
         self._reap()
-        self._views.tick((self._newest, self._target))
+        used = (one.order for one in self._replicas.values())
+        self._views.tick((self._newest, self._target, *filter(None, (self._working,)), *used))
         now = time.monotonic()
         if self._failures and now - self._failed_at > _STEADY_SECONDS:
             self._failures = 0
         self._scaler.decide(self._replicas.values(), now)
         running = [one.observed(now) for one in self._replicas.values()]
-        order = replace(self._target, replicas=self._scaler.wanted)
+        wanted = decide_order(self._target, self._working, self._views.is_complete)
+        order = replace(wanted, replicas=self._scaler.wanted)
         if self._is_stopping:
             for one in self._replicas.values():
                 if one.state != ReplicaState.DRAINING:
                     one.drain()
-        for action in decide_replicas(order, running, now=now, start_at=self._next_start()):
+        for action in decide_replicas(order, running, now=now, start_at=self._next_start(order)):
             match action:
                 case Start(number=number):
                     self._start(number, order)
@@ -148,9 +154,9 @@ class Parent:
             self._selector.unregister(self._awaited.fileobj)
             self._awaited = None
 
-    def _next_start(self) -> float:
-        """Return the time before which no replica starts. A replica needs complete views."""
-        is_waiting = self._is_stopping or not self._views.is_complete(self._target)
+    def _next_start(self, order: ServiceOrder) -> float:
+        """Return the time before which no replica of the order starts. A replica needs complete views."""
+        is_waiting = self._is_stopping or not self._views.is_complete(order)
         return float("inf") if is_waiting else self._start_at
 
     def _stop(self, *_: object) -> None:
@@ -227,8 +233,15 @@ class Parent:
             one.close()
             del self._replicas[number]
             self._scaler.retire(one)
+            self._complete_row_logs(self._replicas)
             if one.state != ReplicaState.DRAINING:
                 self._failed_replica(one, code)
+
+    def _complete_row_logs(self, running: Collection[int]) -> None:
+        log = self._newest.request_log
+        if log is not None and log.rows:
+            with suppress(OSError):  # the next replica that ends tries again
+                complete_left_files(Path(log.folder), running)
 
     def _failed_replica(self, one: ReplicaProcess, code: int) -> None:
         reason = one.failure or f"the replica ended with {_in_words(code)}"

@@ -19,10 +19,9 @@ from gridmill.serving.keyed_features import (
     read_keyed_line,
     wish_of,
 )
-from gridmill.serving.request import Answer, Request, json_answer
+from gridmill.serving.request import LINES, Answer, Request, json_answer
 from gridmill.serving.served_model import ServedModel
 
-LINES = (b"application/x-ndjson", b"application/jsonl", b"application/jsonlines", b"application/json-lines")
 _ENCODE = msgspec.json.Encoder().encode
 
 

@@ -121,7 +121,7 @@ class Replica:
     def _tick(self) -> None:
         """Write a sign of life and the counts, and update what can change between requests."""
         now = time.monotonic()
-        busy = max(one.batcher.busy_seconds(now) for one in self._hosted)
+        busy = max(one.model.busy_seconds(one.batcher.busy_seconds(now), now) for one in self._hosted)
         versions = [
             {
                 "label": one.model.label,

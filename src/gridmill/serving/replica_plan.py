@@ -1,6 +1,6 @@
 """Decides which replicas of a service start and end. All functions of this module are pure."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from gridmill.domain.frozen import dataclass
@@ -53,6 +53,7 @@ class Kill:
 
 
 Action = Start | Drain | Kill
+HasViews = Callable[[ServiceOrder], bool]
 
 
 def same_replica(one: ServiceOrder, other: ServiceOrder) -> bool:
@@ -70,6 +71,7 @@ def _of_replica(order: ServiceOrder) -> ServiceOrder:
         replicas=0,
         scaling=None,
         upstream=None,
+        most_open=0,
         api_keys=None if order.api_keys is None else (),
     )
 
@@ -80,6 +82,14 @@ def pause_seconds(failures: int) -> float:
     return (
         0.0 if failures <= 1 else min(_FIRST_PAUSE_SECONDS * 2 ** min(failures, 20), _LONGEST_PAUSE_SECONDS)
     )
+
+
+def decide_order(target: ServiceOrder, working: ServiceOrder | None, has_views: HasViews) -> ServiceOrder:
+    """Return the order that the replicas get now. While a view of the order `target` is not complete, this is
+    the last order that worked, so that a replica that ends meanwhile is replaced."""
+    if working is None or has_views(target) or not has_views(working):
+        return target
+    return working
 
 
 def decide_replicas(

@@ -11,6 +11,8 @@ from gridmill.domain.frozen import dataclass
 from gridmill.serving.errors import MalformedError, MediaTypeError, TooLargeError
 
 JSON = b"application/json"
+LINES = (b"application/x-ndjson", b"application/jsonl", b"application/jsonlines", b"application/json-lines")
+"""The content types of JSON lines: one row per line."""
 _ENCODE = msgspec.json.Encoder().encode
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 COMPRESSED_BYTES = 1024

@@ -60,6 +60,7 @@ async def route(order: ServiceOrder, listener: socket.socket, folder: Path, beat
         hold_seconds=order.hold_seconds,
         hold_bytes=order.hold_bytes,
         most_clients=_most_clients(),
+        most_open=order.most_open,
     )
     tls = TlsContext(order)
     server = await loop.create_server(
@@ -67,7 +68,7 @@ async def route(order: ServiceOrder, listener: socket.socket, folder: Path, beat
     )
     watched = _Watched(folder, order.upstream)
     while not stop.is_set():
-        watched.look(replicas)
+        watched.look(replicas, router)
         router.release_idle()
         tls.reload()
         if not write_beat(beats, {"ready": True, "busy_seconds": 0.0, "versions": []}):
@@ -86,10 +87,12 @@ class _Watched:
         self._file, self._upstream = OrderFile(folder), upstream
         self._problem = ""
 
-    def look(self, replicas: Replicas) -> None:
-        """Use the upstream of the order if it has changed."""
+    def look(self, replicas: Replicas, router: Router) -> None:
+        """Use the upstream and the number of connections of the order if they have changed."""
         try:
             order = self._file.changed()
+            if order is not None:
+                router.limit_open(order.most_open)
             upstream = order.upstream if order is not None else None
             if upstream is not None and upstream != self._upstream:
                 replicas.change(link_to(upstream))

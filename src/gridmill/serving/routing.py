@@ -13,11 +13,13 @@ import math
 import os
 import random
 import time
+from collections import deque
 from contextlib import suppress
 from typing import cast
 
 from gridmill.domain.amounts import KIB, MIB
 from gridmill.domain.service_spec import DRAIN_SECONDS
+from gridmill.domain.serving import MOST_OPEN
 from gridmill.errors import GridmillError, UnavailableError, explained
 from gridmill.ports.service_link import OpenedConnection, ServiceLink
 from gridmill.serving.errors import NotReadyError, RequestError
@@ -29,9 +31,6 @@ WHOLE_BYTES = 64 * KIB
 """An answer of at most this many bytes is passed on to the client when it is whole."""
 MOST_HELD = 1_000
 """The largest number of requests that are held at the same time."""
-MOST_OPEN = 256
-"""The largest number of open connections to replicas. A farm accepts 512 connections of one address, and the
-control node needs some of them. If more clients send requests at the same time, they take turns."""
 IDLE_SECONDS = 5.0
 """A connection to a replica is closed if its client has sent no request for this time. The connection of the
 client stays open."""
@@ -41,6 +40,9 @@ Clients that have vanished would otherwise use up the connections of the router.
 FORMER_SECONDS = DRAIN_SECONDS + 10.0
 """After a change of the way to the replicas, the link before ends after this time, so that the old replicas
 can answer their last requests through it."""
+HEAD_SECONDS, STEP_SECONDS, STEP_BYTES = 8.0, 25.0, 8 * KIB
+"""The head of a request must arrive within the first time, and each further step of its body within the
+second time. A slower client is disconnected, a little earlier than a replica would close the connection."""
 _RETRY_SECONDS = 2
 _PAUSE_SECONDS = (0.05, 1.0)
 _OPENED_AT_ONCE = 64
@@ -157,9 +159,8 @@ class Router:
         self.held: dict[ClientConnection, int] = {}
         """The bytes of each request that waits for a replica."""
         self._prefix, self._ids = os.urandom(4).hex(), itertools.count()
-        self._slots = asyncio.Semaphore(most_open)
-        self.waiting = 0
-        """The number of clients that wait because too many connections to replicas are open."""
+        self._most_open, self._open = most_open, 0
+        self._turns: deque[asyncio.Future[None]] = deque()
 
     def new_id(self) -> str:
         """Return an id for a request that has none."""
@@ -186,19 +187,44 @@ class Router:
             self.ended()
             raise
 
+    @property
+    def waiting(self) -> int:
+        """The number of clients that wait because too many connections to replicas are open."""
+        return len(self._turns)
+
+    def limit_open(self, most_open: int) -> None:
+        """Change the largest number of open connections to replicas."""
+        self._most_open = most_open
+        self._give_turns()
+
     async def _take_turn(self) -> None:
-        self.waiting += 1
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns.append(turn)
+        if self.waiting == 1 and self._open >= self._most_open:
+            for client in tuple(self.clients):
+                client.release_if_idle(math.inf)
+        self._give_turns()
         try:
-            if self.waiting == 1 and self._slots.locked():
-                for client in tuple(self.clients):
-                    client.release_if_idle(math.inf)
-            await self._slots.acquire()
-        finally:
-            self.waiting -= 1
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                with suppress(ValueError):  # a given turn was left out because of the cancellation
+                    self._turns.remove(turn)
+            else:  # the turn was given, and is not used
+                self.ended()
+            raise
+
+    def _give_turns(self) -> None:
+        while self._turns and self._open < self._most_open:
+            turn = self._turns.popleft()
+            if not turn.done():
+                self._open += 1
+                turn.set_result(None)
 
     def ended(self) -> None:
         """Note that a connection to a replica has ended."""
-        self._slots.release()
+        self._open -= 1
+        self._give_turns()
 
     def release_idle(self) -> None:
         """Close the connections to replicas whose clients are idle, and the connections of clients that are
@@ -208,6 +234,7 @@ class Router:
         for client in tuple(self.clients):
             client.release_if_idle(now)
             client.close_if_idle(now, CLIENT_IDLE_SECONDS)
+            client.close_if_slow(now)
 
     async def drain(self, seconds: float, idle_seconds: float, pause_seconds: float) -> None:
         """Wait until all requests are answered, and close the connections of idle clients."""
@@ -235,7 +262,8 @@ class ClientConnection(asyncio.Protocol):
         self._of_change = 0
         """The number of changes of the way to the replicas before the present connection was opened."""
         self._deadline = 0.0
-        self._idle_since = time.monotonic()
+        self._idle_since = self._step_since = time.monotonic()
+        self._step_bytes = 0
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -247,6 +275,7 @@ class ClientConnection(asyncio.Protocol):
             self.transport.abort()
 
     def _begin(self) -> None:
+        self._step_since, self._step_bytes = time.monotonic(), 0
         if not self._requests.methods:
             self._kept = bytearray()
             self._is_answered = self._is_repeated = False
@@ -259,6 +288,9 @@ class ClientConnection(asyncio.Protocol):
         """Pass the bytes on to a replica, or hold them."""
         self._requests.feed(data)
         self._idle_since = time.monotonic()
+        self._step_bytes += len(data)
+        if self._step_bytes >= STEP_BYTES:
+            self._step_since, self._step_bytes = self._idle_since, 0
         if self._kept is not None:
             self._kept += data
         if self._replica is not None:
@@ -375,6 +407,16 @@ class ClientConnection(asyncio.Protocol):
         """Close the connection if no request of the client waits for an answer."""
         if not self._is_waiting and now - self._idle_since > seconds:
             self.transport.close()
+
+    def close_if_slow(self, now: float) -> None:
+        """Close the connection if the client does not send the rest of its request in time. While this side
+        does not read, no time passes."""
+        if not self.transport.is_reading():
+            self._step_since = now
+        has_head = bool(self._requests.methods) and self._requests.methods[-1] != b""
+        limit = STEP_SECONDS if has_head else HEAD_SECONDS
+        if self._requests.is_in_request and now - self._step_since > limit:
+            self.transport.abort()
 
     # --- the connection of the client
 

@@ -9,14 +9,14 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from gridmill.domain.serving import RequestLog
-from gridmill.serving.request import Request
+from gridmill.serving.request import LINES, Request
 
 MOST_WAITING = 10_000
 """The largest number of rows that wait to be written. Further rows are counted as lost."""
@@ -52,7 +52,7 @@ class RowLogWriter:
     def add(self, request: Request, answer: bytes) -> None:
         """Add the rows of a request that `POST /predict` has answered with the body `answer`."""
         now = datetime.now(UTC).isoformat()
-        for number, (row, prediction) in enumerate(_pairs(request.body, answer)):
+        for number, (row, prediction) in enumerate(_pairs(request, answer)):
             if len(self._rows) >= MOST_WAITING:
                 self.lost += 1
                 continue
@@ -90,14 +90,9 @@ class RowLogWriter:
         """Give the open file its final name, without a last line that is not whole, and delete the oldest
         files above the limit."""
         self._since = None
-        if not self._open.exists():
-            return
-        _cut_last_line(self._open)
-        if self._size():
-            self._open.rename(self._folder / f"{self._stem}-{time.time_ns()}.jsonl")
-        else:
-            self._open.unlink()
-        self._delete_oldest()
+        if self._open.exists():
+            _give_final_name(self._open)
+            self._delete_oldest()
 
     def _delete_oldest(self) -> None:
         kept = 0
@@ -105,6 +100,22 @@ class RowLogWriter:
             kept += path.stat().st_size
             if kept > self._kept_bytes:
                 path.unlink(missing_ok=True)
+
+
+def complete_left_files(folder: Path, running: Collection[int]) -> None:
+    """Complete the open files of replicas that do not run. A killed replica leaves one, and perhaps no other
+    replica gets its number. Raises OSError."""
+    for path in folder.glob("rows-*.part"):
+        if path.stem not in {f"rows-{number}" for number in running}:
+            _give_final_name(path)
+
+
+def _give_final_name(path: Path) -> None:
+    _cut_last_line(path)
+    if path.stat().st_size:
+        path.rename(path.with_name(f"{path.stem}-{time.time_ns()}.jsonl"))
+    else:
+        path.unlink()
 
 
 def _cut_last_line(path: Path) -> None:
@@ -122,18 +133,20 @@ def _cut_last_line(path: Path) -> None:
         file.truncate(0)
 
 
-def _pairs(body: bytes, answer: bytes) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+def _pairs(request: Request, answer: bytes) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Yield each row of a request with its prediction. Rows of JSON lines that had an error are left out."""
-    for row, prediction in zip(_rows(body), _predictions(answer), strict=False):
+    for row, prediction in zip(_rows(request), _predictions(answer), strict=False):
         # for a model that reads sequences, the last object is the row, and those before are its history
         last = row[-1] if isinstance(row, list) and row else row
         if isinstance(last, dict) and "error" not in prediction:
             yield last, prediction
 
 
-def _rows(body: bytes) -> Sequence[Any]:
-    with suppress(ValueError):
-        content = json.loads(body)
+def _rows(request: Request) -> Sequence[Any]:
+    body = request.body
+    # one line with a sequence is a list too, but not a list of rows
+    if request.content_type() not in LINES:
+        content = json.loads(body) if _is_json(body) else []
         if isinstance(content, dict) and "rows" in content:
             content = content["rows"]
         return content if isinstance(content, list) else [content]

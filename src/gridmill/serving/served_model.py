@@ -73,6 +73,13 @@ class ServedModel:
         """Whether the model predicts with its own code, in a process beside the replica."""
         return isinstance(self.predictor, CodeModel)
 
+    def busy_seconds(self, seconds: float, now: float) -> float:
+        """Return for how long the model has computed a batch that began `seconds` before the monotonic time
+        `now`. While a process loads the code of the model, the model does not compute."""
+        if not isinstance(self.predictor, CodeModel):
+            return seconds
+        return max(0.0, min(seconds, now - self.predictor.loaded_at))
+
     def close(self) -> None:
         """End the processes of the code of the model and of its stages."""
         if isinstance(self.predictor, CodeModel):

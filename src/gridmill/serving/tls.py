@@ -5,6 +5,7 @@ import os
 import ssl
 
 from gridmill.domain.serving import ServiceOrder
+from gridmill.errors import InputError
 
 _LOG = logging.getLogger(__name__)
 _Stamp = tuple[int, ...]
@@ -14,13 +15,21 @@ class TlsContext:
     """The certificate and the key of a service. `context` is None if the service does not use TLS."""
 
     def __init__(self, order: ServiceOrder) -> None:
+        """Read the files of the order. Raises InputError."""
         self.context: ssl.SSLContext | None = None
         self._files = (order.certificate_file, order.key_file or order.certificate_file)
         self._seen: _Stamp = ()
         if order.certificate_file:
             self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            self._seen = self._stamp()
-            self.context.load_cert_chain(*self._files)
+            try:
+                self._seen = self._stamp()
+                self.context.load_cert_chain(*self._files)
+            except OSError as error:
+                raise InputError(
+                    f"the certificate {self._files[0]} or its key {self._files[1]} cannot be read: {error}",
+                    hint="Write the files again. The service then starts by itself.",
+                    place="certificate_file",
+                ) from error
 
     def reload(self) -> None:
         """Read the files again if they changed. If they cannot be used, the earlier certificate stays in

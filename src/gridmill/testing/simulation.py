@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from random import Random
 
+from gridmill.codec import fingerprint
 from gridmill.control.background import BackgroundRunner, ImmediateRunner
 from gridmill.control.catalog import Catalog
 from gridmill.control.counters import Counters
@@ -34,6 +35,7 @@ from gridmill.domain.service_features import (
     FeatureAnswer,
     FeatureDefinition,
     FeatureQuestion,
+    FeatureSettings,
     features_folder,
 )
 from gridmill.domain.site import Node, Site, SiteKind
@@ -82,12 +84,14 @@ class NoStorage:
         )
 
     def define_features(self, question: FeatureQuestion) -> FeatureAnswer:
-        """Returns a definition that reads all tables of the dataset."""
+        """Returns a definition that reads all tables of the dataset. Other settings make another one."""
         base = features_folder(question.service)
+        is_default = question.settings == FeatureSettings()
+        suffix = "" if is_default else f"-{fingerprint(question.settings)[:8]}"
         return FeatureAnswer(
             definition=FeatureDefinition(
-                folder=f"{base}/definition-{question.dataset.number}",
-                view=f"{base}/view",
+                folder=f"{base}/definition-{question.dataset.number}{suffix}",
+                view=f"{base}/view{suffix}",
                 tables=question.table_names(),
                 request=dict.fromkeys(question.columns, "DOUBLE"),
             )

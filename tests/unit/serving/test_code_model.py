@@ -1,6 +1,8 @@
 """Models with their own code: the process of the code is replaced when it fails, hangs, ends or leaks."""
 
+import math
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,6 +77,24 @@ def test_a_process_that_leaks_is_replaced_without_a_failed_prediction(model):
             break
     assert model.pid != pid
     assert gone(pid)
+
+
+def test_the_time_in_which_code_is_loaded_does_not_count_as_the_time_of_a_batch(folder, model):
+    served = load_version(trusted(folder).versions[0], "1", 1)
+    try:
+        served.predict(GOOD)
+        now = time.monotonic()
+        assert served.busy_seconds(3.0, now + 3.0) == pytest.approx(3.0, abs=0.5)
+        assert served.busy_seconds(300.0, now) < 60.0  # the code was loaded less than a minute ago
+        served.predictor.loaded_at = math.inf
+        assert served.busy_seconds(300.0, now) == 0.0
+    finally:
+        served.close()
+    before = model.loaded_at
+    with pytest.raises(JobError, match="exit code 3"):
+        model.predict(np.array([[-2.0, 0.0]]))
+    assert model.predict(GOOD).tolist() == [21.0]
+    assert before < model.loaded_at < time.monotonic()
 
 
 def test_a_close_ends_the_process(folder, model):

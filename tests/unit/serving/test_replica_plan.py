@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridmill.domain.serving import ReplicaState, ServedVersion, ServiceOrder
-from gridmill.serving.replica_plan import Drain, Kill, RunningReplica, Start, decide_replicas, pause_seconds
+from gridmill.serving.replica_plan import (
+    Drain,
+    Kill,
+    RunningReplica,
+    Start,
+    decide_order,
+    decide_replicas,
+    pause_seconds,
+)
 
 ORDER = ServiceOrder(
     name="a",
@@ -47,6 +55,13 @@ def test_an_update_starts_a_new_replica_before_it_drains_an_old_one():
     assert decide(NEXT, *old, running(2, READY, NEXT)) == (Start(number=3), Drain(number=1))
     assert decide(NEXT, running(0), running(1, DRAINING), running(2, READY, NEXT)) == (Start(number=3),)
     assert decide(NEXT, running(0), running(2, READY, NEXT), running(3, READY, NEXT)) == (Drain(number=0),)
+
+
+def test_the_last_working_order_is_served_until_the_views_of_the_next_order_are_complete():
+    assert decide_order(NEXT, ORDER, lambda order: order is ORDER) is ORDER
+    assert decide_order(NEXT, ORDER, lambda order: True) is NEXT
+    assert decide_order(NEXT, ORDER, lambda order: False) is NEXT
+    assert decide_order(NEXT, None, lambda order: False) is NEXT
 
 
 def test_fewer_replicas_are_drained_from_the_highest_number():

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -14,7 +14,10 @@ from gridmill.ports.service_link import OpenedConnection
 from gridmill.serving.routing import (
     CLIENT_IDLE_SECONDS,
     FORMER_SECONDS,
+    HEAD_SECONDS,
     KEPT_BYTES,
+    STEP_BYTES,
+    STEP_SECONDS,
     WHOLE_BYTES,
     ClientConnection,
     Replicas,
@@ -384,3 +387,106 @@ def test_after_a_change_of_the_link_answers_still_arrive_and_the_next_request_us
             back.close()
 
     run(test)
+
+
+@pytest.mark.parametrize(
+    ("sent", "limit"),
+    [
+        (b"POST /predict HT", HEAD_SECONDS),
+        (request(b"{}")[:-1], STEP_SECONDS),
+        (request(bytes(3 * STEP_BYTES))[: -2 * STEP_BYTES], STEP_SECONDS),
+    ],
+)
+def test_a_client_that_does_not_send_the_rest_of_its_request_is_disconnected(
+    sent: bytes, limit: float
+) -> None:
+    arrived = asyncio.Event()
+
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(sent))
+        arrived.set()
+        await reader.read()
+        writer.close()
+
+    async def test() -> None:
+        async with routed(never) as (port, _, router):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            await arrived.wait()
+            (client,) = router.clients
+            client.close_if_slow(time.monotonic() + limit - 3.0)
+            assert not client.transport.is_closing()
+            client.close_if_slow(time.monotonic() + limit + 0.1)
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            writer.close()
+
+    run(test)
+
+
+def test_a_client_has_no_time_limit_while_its_answer_is_computed_or_nothing_is_read_from_it() -> None:
+    arrived = asyncio.Event()
+
+    async def later(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await taken(reader)
+        arrived.set()
+        await reader.read()
+        writer.close()
+
+    async def test() -> None:
+        async with routed(later) as (port, _, router):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request(b"{}"))
+            await arrived.wait()
+            (client,) = router.clients
+            client.close_if_slow(time.monotonic() + 1e6)
+            assert not client.transport.is_closing()
+            arrived.clear()
+            writer.write(request(b"{}")[:-1])
+            await writer.drain()
+            client.transport.pause_reading()
+            client.close_if_slow(time.monotonic() + 1e6)
+            assert not client.transport.is_closing()
+            writer.close()
+
+    run(test)
+
+
+def test_fewer_connections_to_replicas_can_be_allowed_while_clients_take_turns() -> None:
+    entered, leave = asyncio.Semaphore(0), asyncio.Event()
+    now, most = 0, 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal now, most
+        await taken(reader)
+        now += 1
+        most = max(most, now)
+        entered.release()
+        await leave.wait()
+        now -= 1
+        writer.write(OK)
+        writer.close()
+
+    async def client(port: int) -> int:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(b"{}"))
+        status = (await answer_of(reader))[0]
+        writer.close()
+        return status
+
+    async def test() -> None:
+        async with routed(answer, most_open=1) as (port, _, router):
+            clients = [asyncio.create_task(client(port)) for _ in range(6)]
+            await entered.acquire()
+            assert most == 1
+            router.limit_open(3)
+            for _ in range(2):
+                await entered.acquire()
+            assert most == 3
+            router.limit_open(1)
+            leave.set()
+            assert await asyncio.gather(*clients) == [200] * 6
+            assert router.waiting == 0
+
+    run(test)
+    assert most <= 4  # a connection may end here before the replica notices it

@@ -10,12 +10,20 @@ from tests.kit.served_models import linear_model, order_of, row, run
 from gridmill.domain.serving import RequestLog
 from gridmill.serving.request import Request
 from gridmill.serving.request_log import RequestLogWriter
-from gridmill.serving.row_log import COMPLETE_SECONDS, RowLogWriter
+from gridmill.serving.row_log import COMPLETE_SECONDS, RowLogWriter, complete_left_files
 
 
 def request(body: object, request_id: str = "r1") -> Request:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    made = Request(method="POST", path="/predict", query={}, headers={}, body=content, request_id=request_id)
+    kind = b"application/x-ndjson" if isinstance(body, bytes) else b"application/json"
+    made = Request(
+        method="POST",
+        path="/predict",
+        query={},
+        headers={b"content-type": kind},
+        body=content,
+        request_id=request_id,
+    )
     made.version = "w/m@3"
     return made
 
@@ -66,8 +74,10 @@ def test_json_lines_with_an_error_are_left_out_and_a_sequence_is_its_last_row(tm
     answers = b'{"prediction": 1.0}\n{"error": "wrong", "row": 1}\n{"prediction": 3.0}\n'
     log.add(request(lines), answers)
     log.add(request({"rows": [[{"x": 4}, {"x": 5}]]}), answer(9.0))
+    log.add(request(b'[{"x": 6}, {"x": 7}]\n'), b'{"prediction": 8.0}\n')  # one line is one sequence
     log.flush(ends=True)
-    assert [(one["x"], one["prediction"]) for one in rows(tmp_path)] == [(1, 1.0), (3, 3.0), (5, 9.0)]
+    logged = [(one["x"], one["prediction"]) for one in rows(tmp_path)]
+    assert logged == [(1, 1.0), (3, 3.0), (5, 9.0), (7, 8.0)]
 
 
 def test_a_large_or_an_old_file_is_complete_and_the_oldest_are_deleted(tmp_path: Path) -> None:
@@ -96,6 +106,14 @@ def test_the_successor_of_a_killed_replica_completes_its_file_without_a_torn_lin
     writer(tmp_path)
     assert rows(tmp_path) == [{"x": 1}, {"x": 2}]
     assert list(tmp_path.glob("*.part")) == []
+
+
+def test_the_files_of_killed_replicas_that_have_no_successor_are_completed(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"rows-{number}.part").write_bytes(b'{"x": %d}\n{"x"' % number)
+    complete_left_files(tmp_path, {1})
+    assert rows(tmp_path) == [{"x": 0}, {"x": 2}]
+    assert [path.name for path in tmp_path.glob("*.part")] == ["rows-1.part"]
 
 
 def test_a_folder_that_cannot_be_written_costs_no_request_and_is_counted(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """This module has what ticks and use cases do with the contextual features of services: the question that
 defines them, and the newest versions of the tables behind their views."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gridmill.codec import from_builtins
@@ -41,7 +41,7 @@ def feature_question(
     name: str,
     model: Artifact,
     settings: FeatureSettings,
-    definitions: Mapping[str, FeatureDefinition],
+    definitions: Iterable[FeatureDefinition],
 ) -> FeatureQuestion | None:
     """Return the question that defines the contextual features of a model for the service `name`.
 
@@ -56,7 +56,7 @@ def feature_question(
     sequence = details.get("sequence")
     if not may_need_view(spec, sequence):
         return None
-    kept = (part for one in definitions.values() for part in one.all_definitions())
+    kept = (part for one in definitions for part in one.all_definitions())
     question = FeatureQuestion(
         service=name,
         root=storage.location,
@@ -174,9 +174,8 @@ def view_orders(catalog: Catalog, storage: Storage, service: Service, now: float
     """Return the newest versions of the tables behind the views of a service; None if it has no views."""
     if not service.features:
         return None
-    definitions = (service.features[one] for one in service.versions if one in service.features)
     # stages can have the same definition
-    parts = {part.folder: part for one in definitions for part in one.all_definitions()}
+    parts = {part.folder: part for one in service.definitions for part in one.all_definitions()}
     views = (_view_order(catalog, storage, one, service.feature_settings) for one in parts.values())
     return ViewOrders(views=tuple(one for one in views if one is not None), checked_at=now)
 
@@ -247,7 +246,10 @@ def with_definition(service: Service, version: str, definition: FeatureDefinitio
     """Return the service with the definition of a version. Definitions of versions that the service no longer
     needs are left out."""
     needed = {one: service.features[one] for one in service.versions if one in service.features}
-    needed.pop(version, None)
+    before = needed.pop(version, None)
     if definition is not None:
         needed[version] = definition
-    return replace(service, features=needed)
+    replaced = () if before is None or before == definition else (before,)
+    used = service.features_before
+    used += tuple(one for one in replaced if one not in used)
+    return replace(service, features=needed, features_before=used)

@@ -231,8 +231,8 @@ def note_report(transaction: Transaction, job_run: JobRun | None, event: PodEven
     port = service.port or (report.port if service.route is None else 0)
     drifting = drift_periods(service.drifting, report.drift, transaction.now)
     noted = replace(service, report=report, reported_by=event.attempt_id, port=port, drifting=drifting)
-    if noted.is_in_effect and noted.failures:
-        noted = replace(noted, failures=0, problem="")
+    if noted.is_in_effect and (noted.failures or noted.features_before):
+        noted = replace(noted, failures=0, problem="", features_before=())
     transaction.put(noted)
     if noted.is_in_effect and not service.is_in_effect:
         where = report.address if service.route is None else f"site {service.route.site}"
@@ -289,6 +289,7 @@ def changed_version(service: Service, version: Artifact, follows: str, model: st
         canary_model="",
         canary_follows="",
         canary_percent=0.0,
+        canary_bytes=0,
         refused="",
         refusal="",
     )

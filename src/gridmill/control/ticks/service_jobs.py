@@ -190,7 +190,7 @@ def _definition(
         request.name,
         request.version,
         settings.features or FeatureSettings(),
-        before.features if before is not None else {},
+        before.definitions if before is not None else (),
     )
     if question is None:
         return (None,)

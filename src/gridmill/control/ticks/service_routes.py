@@ -1,15 +1,21 @@
 """This module has the tick of the routers of services: if the replicas of a service run at another site, the
 router at the site `local` gets the way to the attempt in which they run now, and ends if they cannot run."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Endings
 from gridmill.control.steps.run_lifecycle import stop_run
-from gridmill.control.steps.services import live_attempt, replica_address, send_route_order
+from gridmill.control.steps.services import (
+    add_event,
+    live_attempt,
+    replica_address,
+    send_route_order,
+)
 from gridmill.domain.frozen import replace
-from gridmill.domain.service import ROUTE, Service
-from gridmill.domain.serving import Upstream
+from gridmill.domain.service import ROUTE, Service, ServiceRoute, ServiceState
+from gridmill.domain.serving import LEAST_OPEN, MOST_OPEN, Upstream
 from gridmill.domain.states import FINISHED_JOBS, RunState
 from gridmill.ports.site import ServingSite, SitePort
 
@@ -23,27 +29,37 @@ def keep_routes(endings: Endings, sites: Mapping[str, SitePort], now: float) -> 
     if not routed:
         return
     transaction = ledger.begin(now)
+    routers = Counter(one.site for one in routed)
     for service in routed:
         current = transaction.get(Service, service.name)
         if current is not None:
-            _keep(endings, sites, transaction, current)
+            _keep(endings, sites, transaction, current, routers[current.site])
             _stop_rest(endings, transaction, current)
     if transaction.nouns:
         ledger.stage(transaction)
 
 
 def _keep(
-    endings: Endings, sites: Mapping[str, SitePort], transaction: Transaction, service: Service
+    endings: Endings,
+    sites: Mapping[str, SitePort],
+    transaction: Transaction,
+    service: Service,
+    routers: int,
 ) -> None:
     attempt, port = live_attempt(transaction, service), sites.get(service.site)
     if attempt is None or not isinstance(port, ServingSite):
         return
     address = replica_address(service.report, service.reported_by, attempt)
     upstream = port.upstream(attempt.pod_id, attempt.id, address)
-    after = decide_route(service, upstream)
+    problem = endings.problems.lasting.get(f"data at {service.site} {attempt.id}", "")
+    after = decide_problem(decide_route(service, upstream, routers), problem)
     if after is not service:
         transaction.put(after)
-        send_route_order(endings.channels, transaction, after)
+    if after.route is not None and service.route is not None:
+        if after.route.generation != service.route.generation:
+            send_route_order(endings.channels, transaction, after)
+        if problem and problem != service.route.problem:
+            add_event(transaction, after, ServiceState.FAILING, problem)
 
 
 def _stop_rest(endings: Endings, transaction: Transaction, service: Service) -> None:
@@ -61,10 +77,26 @@ def _stop_rest(endings: Endings, transaction: Transaction, service: Service) -> 
             stop_run(endings.ledger, endings.channels, endings.candidates, transaction, run, one.job.name)
 
 
-def decide_route(service: Service, upstream: Upstream | None) -> Service:
+def decide_route(service: Service, upstream: Upstream | None, routers: int = 1) -> Service:
     """Decide the record of a service whose replicas can be reached in this way now. While this is not known,
-    the router keeps the way that it has, and holds requests."""
+    the router keeps the way that it has, and holds requests. All `routers` of the site share its
+    connections."""
     route = service.route
-    if route is None or upstream is None or upstream == route.upstream:
+    if route is None:
         return service
-    return replace(service, route=replace(route, upstream=upstream, generation=route.generation + 1))
+    most_open = max(LEAST_OPEN, MOST_OPEN // max(1, routers))
+    wanted = replace(route, upstream=upstream or route.upstream, most_open=most_open)
+    return service if wanted == route else _with_route(service, wanted)
+
+
+def _with_route(service: Service, route: ServiceRoute) -> Service:
+    return replace(service, route=replace(route, generation=route.generation + 1))
+
+
+def decide_problem(service: Service, problem: str) -> Service:
+    """Decide the record of a service whose update cannot be transferred for this reason now, or whose data
+    can be transferred (an empty text)."""
+    route = service.route
+    if route is None or route.problem == problem:
+        return service
+    return replace(service, route=replace(route, problem=problem))

@@ -21,6 +21,7 @@ from gridmill.control.steps.service_features import (
 from gridmill.control.steps.services import (
     add_event,
     changed_version,
+    live_attempt,
     live_attempts,
     outdated_pod,
     send_order,
@@ -38,7 +39,7 @@ from gridmill.domain.service import (
     pipeline_of,
     why_not_served,
 )
-from gridmill.domain.service_canary import with_canary, without_canary
+from gridmill.domain.service_canary import why_no_room, with_canary, without_canary
 from gridmill.domain.service_features import CHECK_SECONDS, FeatureDefinition
 from gridmill.domain.service_succession import Succession
 from gridmill.domain.states import JobState, RunState
@@ -53,14 +54,15 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 900.0
 class FollowedAlias:
     """The version that the alias of a service names now, or None with the reason in `problem`. `current` is
     the version that the service serves. `features` is the definition of the contextual features of the
-    target. If the problem `may_pass`, the version is tried again after the next change of an alias or a
-    version."""
+    target. `room_bytes` is the memory of the running attempt of the service. If the problem `may_pass`, the
+    version is tried again after the next change of an alias or a version."""
 
     current: Artifact
     target: Artifact | None = None
     problem: str = ""
     features: FeatureDefinition | None = None
     may_pass: bool = False
+    room_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +95,7 @@ def keep_services(
             transaction.put(_start_again(creation, transaction, service))
     has_moved = names.may_have_moved
     if has_moved:
-        names.may_have_moved = False
-        for service in services:
-            current = transaction.get(Service, service.name)
-            if current is not None and current.is_meant_to_run and current.follows:
-                _follow(endings, reads, names, transaction, current)
+        _follow_all(endings, reads, names, transaction, services)
     if has_moved or now >= names.views_at:
         names.views_at = now + CHECK_SECONDS
         _send_views(endings, transaction, services)
@@ -105,6 +103,24 @@ def keep_services(
         ledger.stage(transaction)
     waits = [one.retry_at - now for one in ledger.snapshot.services.values() if one.retry_at is not None]
     return max(0.0, min(waits, default=math.inf))
+
+
+def _follow_all(
+    endings: Endings,
+    reads: BackgroundReads,
+    names: FollowedNames,
+    transaction: Transaction,
+    services: Iterable[Service],
+) -> None:
+    names.may_have_moved = False
+    try:
+        for service in services:
+            current = transaction.get(Service, service.name)
+            if current is not None and current.is_meant_to_run and current.follows:
+                _follow(endings, reads, names, transaction, current)
+    except StorageError:  # the store failed: the next tick looks at all aliases again
+        names.may_have_moved = True
+        raise
 
 
 def _start_again(creation: RunCreation, transaction: Transaction, service: Service) -> Service:
@@ -117,6 +133,8 @@ def _start_again(creation: RunCreation, transaction: Transaction, service: Servi
     except GridmillError as error:
         return decide_retry(service, explained(error), transaction.now)
     transaction.join(beginning)
+    route = replace(service.route, report=None, reported_by="") if service.route is not None else None
+    # the report of the earlier run says nothing about this run
     again = replace(
         service,
         run_id=run.id,
@@ -124,6 +142,10 @@ def _start_again(creation: RunCreation, transaction: Transaction, service: Servi
         retry_at=None,
         serving_job=JOB,
         succession=Succession(warm_up=service.succession.warm_up),
+        report=None,
+        reported_by="",
+        route=route,
+        features_before=(),
     )
     add_event(transaction, again, ServiceState.STARTING, f"starts again with {service.version}")
     return again
@@ -193,10 +215,16 @@ def _follow(
     transaction: Transaction,
     service: Service,
 ) -> None:
-    followed = _read_alias(endings, reads, service, names.look_again)
+    try:
+        followed = _read_alias(endings, reads, service, names.look_again)
+    except NotFoundError as error:  # a damaged record must not end the tick for all other services
+        transaction.put(_refused(service, "", f"{service.follows} cannot be followed: {explained(error)}"))
+        return
     if followed is None:
         return
-    after = decide_follow(service, followed, transaction.now)
+    attempt = live_attempt(transaction, service)
+    room_bytes = attempt.given.memory_bytes if attempt is not None else None
+    after = decide_follow(service, replace(followed, room_bytes=room_bytes), transaction.now)
     outdated = outdated_pod(endings.channels, service, live_attempts(transaction, service))
     if outdated is not None and after.generation != service.generation:
         after = _refused(service, "", f"{service.follows} names another version: {explained(outdated)}")
@@ -248,7 +276,12 @@ def _with_features(
         return followed
     try:
         question = feature_question(
-            endings.catalog, endings.storage, service.name, target, service.feature_settings, service.features
+            endings.catalog,
+            endings.storage,
+            service.name,
+            target,
+            service.feature_settings,
+            service.definitions,
         )
         if question is None:
             return followed
@@ -305,6 +338,9 @@ def decide_follow(service: Service, followed: FollowedAlias, now: float) -> Serv
         after = with_canary(
             service, target, model=service.model, follows=service.follows, percent=percent, now=now
         )
+        if no_room := why_no_room(after, service, followed.room_bytes):
+            named = f"{service.follows} names {target.id}, which is not a canary: {no_room}"
+            return _refused(service, target.id, named)
         after = replace(after, refused="", refusal="")
     else:
         after = changed_version(service, target, service.follows, service.model, now)

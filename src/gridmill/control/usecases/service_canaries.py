@@ -5,7 +5,7 @@ from gridmill.control.steps.services import changed_version
 from gridmill.control.usecases.service_checks import not_in_effect
 from gridmill.control.usecases.service_keys import ServiceKeyUseCases
 from gridmill.domain.frozen import replace
-from gridmill.domain.service import Service, ServiceView
+from gridmill.domain.service import Service, ServiceView, has_own_code
 from gridmill.domain.service_canary import promoted, without_canary
 from gridmill.errors import ConflictError
 
@@ -39,5 +39,12 @@ class ServiceCanaryUseCases(ServiceKeyUseCases):
                 hint=f"Name a version: gridmill update service {service.name} --model PIPELINE/JOB@NUMBER",
             )
         version = fetch_artifact(self._control.catalog, service.previous)
+        if has_own_code(version) and not service.settings.trust:
+            raise ConflictError(
+                f"the version before, {version.id}, predicts with its own code, and service {service.name!r} "
+                "has no --trust any more",
+                hint=f"If you trust its author: gridmill update service {service.name} --model {version.id} "
+                "--trust",
+            )
         after = changed_version(service, version, "", version.id, now)
         return replace(after, previous=service.version)

@@ -2,7 +2,7 @@
 which services start and are updated."""
 
 from gridmill.control.ledger import Transaction
-from gridmill.control.steps.references import find_version
+from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.control.steps.run_lifecycle import begin_run
 from gridmill.control.steps.service_features import has_stages
 from gridmill.control.steps.service_sizes import (
@@ -14,6 +14,7 @@ from gridmill.control.steps.service_sizes import (
 from gridmill.control.steps.services import live_attempt
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.amounts import Amounts
+from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import replace
 from gridmill.domain.service import (
     CALIBRATION_CPUS,
@@ -22,6 +23,7 @@ from gridmill.domain.service import (
     has_own_code,
     why_not_served,
 )
+from gridmill.domain.service_canary import why_no_room
 from gridmill.domain.service_size import (
     MOST_REPLICAS,
     Calibration,
@@ -57,12 +59,7 @@ class ServiceSizeUseCases(UseCases):
             version = find_version(self._control.catalog, model)
             if why := why_not_served(version, None):
                 raise InputError(f"{version.id} cannot be served: {why}", place="model")
-            if has_own_code(version):
-                raise InputError(
-                    f"{version.id} predicts with its own code, so the size of a service is not measured",
-                    hint="Start the service with --trust and --replicas N, without a rate or a range.",
-                    place="model",
-                )
+            check_measurable(version)
             if has_stages(self._control.catalog, version):
                 raise not_measured(version.id)
             place = place_of(self._ledger, resource, name)
@@ -101,11 +98,16 @@ class ServiceSizeUseCases(UseCases):
         definition = service.features.get(service.version)
         if definition is not None and definition.stages:
             raise not_measured(service.version)
-        calibration = calibration_of(self._ledger, service.version, place.machine)
-        if calibration is None:
-            raise not_calibrated(service.version)
+        calibration = self._calibration(service.version, place)
         size = sized(calibration, service.rate, count, least_replicas, place.room, place.label)
         return with_size(service, size, calibration, least_replicas)
+
+    def _calibration(self, version: str, place: ServicePlace) -> Calibration:
+        calibration = calibration_of(self._ledger, version, place.machine)
+        if calibration is None:
+            check_measurable(fetch_artifact(self._control.catalog, version))
+            raise not_calibrated(version)
+        return calibration
 
     def _resized(
         self, transaction: Transaction, service: Service, replicas: int, least_replicas: int
@@ -113,9 +115,7 @@ class ServiceSizeUseCases(UseCases):
         """Return a running service with another range of replicas, within the CPUs and the memory of its
         attempt. Raises CapacityError, ConflictError if the version is not calibrated."""
         place = place_of(self._ledger, service.resource, service.name)
-        calibration = calibration_of(self._ledger, service.version, place.machine)
-        if calibration is None:
-            raise not_calibrated(service.version)
+        calibration = self._calibration(service.version, place)
         attempt = live_attempt(transaction, service)
         given = attempt.given if attempt is not None else place.room
         room = Amounts(cpus=given.cpus or place.pod.cpus, memory_bytes=given.memory_bytes)
@@ -161,6 +161,28 @@ def not_measured(version: str) -> InputError:
         hint="Start the service with --replicas N, without a rate or a range.",
         place="model",
     )
+
+
+def check_room(transaction: Transaction, before: Service, after: Service) -> None:
+    """Raise InputError if the running attempt of a service has too little memory for its canary."""
+    attempt = live_attempt(transaction, before)
+    why = why_no_room(after, before, attempt.given.memory_bytes if attempt is not None else None)
+    if why:
+        raise InputError(
+            f"{after.canary} cannot be a canary: {why}",
+            hint="Start the service with more replicas, or try the version as a service of its own.",
+            place="canary",
+        )
+
+
+def check_measurable(version: Artifact) -> None:
+    """Raise InputError for a version with its own code, which no calibration runs."""
+    if has_own_code(version):
+        raise InputError(
+            f"{version.id} predicts with its own code, so the size of a service is not measured",
+            hint="Start the service with --trust and --replicas N, without a rate or a range.",
+            place="model",
+        )
 
 
 def not_calibrated(version: str) -> ConflictError:

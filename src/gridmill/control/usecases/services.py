@@ -29,7 +29,7 @@ from gridmill.control.usecases.service_checks import (
     not_in_effect,
 )
 from gridmill.control.usecases.service_rental import check_limit, lease_of_pod, rental_text
-from gridmill.control.usecases.service_sizes import ServiceSizeUseCases, check_range, check_rate
+from gridmill.control.usecases.service_sizes import ServiceSizeUseCases, check_range, check_rate, check_room
 from gridmill.domain.amounts import show_bytes
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.footprint import REPLICA_BYTES
@@ -276,6 +276,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         for version in filter(None, (after.version, after.canary)):
             check_trusted(fetch_artifact(self._control.catalog, version), after.settings)
         check_stages_trusted(self._control.catalog, after)
+        check_room(transaction, service, after)
         if after.generation != service.generation and not service.is_in_effect and not may_replace:
             raise not_in_effect(service)
         self._change(transaction, service, after)
@@ -289,7 +290,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             before = self._ledger.read(Service, name)
             settings = merged(before.settings if before is not None else NO_SETTINGS, change)
             wanted = settings.features or FeatureSettings()
-            definitions = before.features if before is not None else {}
+            definitions = before.definitions if before is not None else ()
             control = self._control
             question = feature_question(control.catalog, control.storage, name, version, wanted, definitions)
         definition = define_features(self._control.storage, question)
@@ -389,8 +390,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             )
 
     def _change(self, transaction: Transaction, before: Service, after: Service) -> None:
-        attempts = live_attempts(transaction, before)
-        outdated = outdated_pod(self._control.channels, before, attempts)
+        outdated = outdated_pod(self._control.channels, before, live_attempts(transaction, before))
         if outdated is not None and after.generation != before.generation:
             raise outdated
         transaction.put(after)
@@ -498,8 +498,9 @@ class ServiceUseCases(ServiceSizeUseCases):
         routing = self._ledger.read(Attempt, router.attempt_id) if router and router.attempt_id else None
         outdated = outdated_pod(self._control.channels, service, (attempt, routing))
         old_pod = explained(outdated) if outdated is not None and service.is_meant_to_run else ""
+        untransferred = service.route.problem if service.route is not None else ""
         moves = service.succession.message if is_waiting else ""
-        messages = (service.problem, why, *problems, service.refusal, old_pod, moves)
+        messages = (service.problem, why, untransferred, *problems, service.refusal, old_pod, moves)
         return ServiceView(
             service=replace(service, keys=without_hashes(service.keys)),
             state=state,
@@ -576,8 +577,9 @@ def _check_computes(service: Service) -> None:
     if service.site != LOCAL:
         raise InputError(
             f"service {service.name!r} computes contextual features, which only services at the site `local` "
-            f"can do, not at {service.site!r}",
-            hint=f"Leave out the resource, or let requests send all features (sent: ['{ALL_SENT}']).",
+            f"can do, not at {service.site!r}: the view of the tables is not transferred",
+            hint=f"Leave out --resource, or let requests send all features: --features FILE with sent: "
+            f"['{ALL_SENT}'].",
             place="resource",
         )
 

@@ -474,15 +474,14 @@ class _RelaySession:
             self._staged.append((channel, order, PolledValue(partial(self._take, order))))
             return
         if isinstance(message, ServiceUpdate):
-            bring = partial(self._carrying.upload_service, message)
-            value = PolledValue(partial(self._later, self._online, bring))
-            self._updates.append((channel, message, value))
-            return
+            bring = partial(self._later, self._online, partial(self._carrying.upload_service, message))
+            self._drop_updates(message.attempt_id)  # the new update has what the earlier ones had
+            # retried also after an error of a disk, because the service waits for its update
+            return self._updates.append((channel, message, PolledValue(bring, is_unavailable)))
         if isinstance(message, Stop):
-            stopped = message.attempt_id
-            self._staged = deque(one for one in self._staged if one[1].attempt_id != stopped)
-            self._updates = deque(one for one in self._updates if one[1].attempt_id != stopped)
-            self._carrying.abandon(stopped)
+            self._staged = deque(one for one in self._staged if one[1].attempt_id != message.attempt_id)
+            self._drop_updates(message.attempt_id)
+            self._carrying.abandon(message.attempt_id)
         if isinstance(message, Ack):
             self._confirm(self._remote_pods[channel].ends, message.number)
         self._outgoing.put(encode_passed(channel, message))
@@ -490,6 +489,9 @@ class _RelaySession:
     def _confirm(self, ends: dict[int, str], committed: int) -> None:
         for number in [one for one in ends if one <= committed]:
             self._carrying.confirm(ends.pop(number))
+
+    def _drop_updates(self, attempt_id: str) -> None:
+        self._updates = deque(one for one in self._updates if one[1].attempt_id != attempt_id)
 
     def _take(self, order: AttemptOrder) -> Future[AttemptOrder]:
         return self._later(self._online, partial(self._carrying.upload_inputs, order))

@@ -207,11 +207,18 @@ class HomeAttemptData:
         attempt_id, note = update.attempt_id, self._noted.find(update.attempt_id)
         if note is None:
             raise InterruptedRunError(f"{attempt_id} was never started here")
-        with self._lock_of(attempt_id), self._telling(attempt_id, _by("to", note.staging)) as progress:
-            self._refuse_ended(attempt_id)
-            with self._bearing(attempt_id, results=False):
-                for tree in self.trees.of_service(update.order):
-                    self._transfer(tree, attempt_id, note.staging, progress)
+        try:
+            with self._lock_of(attempt_id), self._telling(attempt_id, _by("to", note.staging)) as progress:
+                self._refuse_ended(attempt_id)
+                with self._bearing(attempt_id, results=False):
+                    for tree in self.trees.of_service(update.order):
+                        self._transfer(tree, attempt_id, note.staging, progress)
+        except (AwayError, InterruptedRunError):
+            raise
+        except GridmillError as error:
+            # the service goes on, so that only this message shows why the update is not in effect
+            self._held_up[attempt_id] = f"the update was not transferred to the site: {explained(error)}"
+            raise
         return replace(update, order=self._service_at_farm(update.order, note.output_uri))
 
     def _service_at_farm(self, order: ServiceOrder, output_uri: str) -> ServiceOrder:

@@ -14,8 +14,16 @@ from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.domain.farm_protocol import FarmStatus, FileEntry, Manifest, PlaceTree
 from gridmill.domain.job import CommandSpec, Job
-from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, Events, EventType, PodEvent
+from gridmill.domain.pod_protocol import (
+    AttemptOrder,
+    AttemptOutcome,
+    Events,
+    EventType,
+    PodEvent,
+    ServiceUpdate,
+)
 from gridmill.domain.route import Staging
+from gridmill.domain.serving import ServedVersion, ServiceOrder
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.errors import (
     DataError,
@@ -591,3 +599,21 @@ def test_what_is_new_in_a_version_is_told_by_its_chunks() -> None:
     assert changed_shares([(version(2), version(1))], manifest_of) == {"p/a@2": 0.1}
     assert changed_shares([(version(2), version(2))], manifest_of) == {"p/a@2": 0.0}
     assert changed_shares([(version(2), version(9))], manifest_of) == {}
+
+
+def test_why_the_update_of_a_service_does_not_arrive_is_shown_until_an_update_arrives(
+    tmp_path: Path, farm: Elsewhere
+) -> None:
+    near = home(tmp_path, farm)
+    near.note(order())
+
+    def update(folder: Path) -> ServiceUpdate:
+        folder.mkdir(parents=True, exist_ok=True)
+        version = ServedVersion(label="w/m@2", folder=str(folder))
+        return ServiceUpdate(attempt_id="p-1.j.1", order=ServiceOrder(name="rain", versions=(version,)))
+
+    with pytest.raises(InputError, match="is not in the storage root"):
+        near.upload_service(update(tmp_path / "other"))
+    assert "the update was not transferred to the site: w/m@2 is not in" in near.held_up()["p-1.j.1"]
+    near.upload_service(update(tmp_path / "root/models/2"))
+    assert near.held_up() == {}

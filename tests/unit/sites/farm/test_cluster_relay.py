@@ -10,8 +10,19 @@ import pytest
 from gridmill.codec import decode_passed, encode_passed
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.job import CommandSpec, Job
-from gridmill.domain.pod_protocol import Ack, AttemptOrder, Events, EventType, FromPod, PodEvent, Start, Stop
-from gridmill.errors import GridmillError, InputError, UnavailableError
+from gridmill.domain.pod_protocol import (
+    Ack,
+    AttemptOrder,
+    Events,
+    EventType,
+    FromPod,
+    PodEvent,
+    ServiceUpdate,
+    Start,
+    Stop,
+)
+from gridmill.domain.serving import ServiceOrder
+from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError
 from gridmill.sites.farm.relay import _RelaySession, _RemotePod
 
 
@@ -47,6 +58,11 @@ class Refusals:
         if order.attempt_id == "first" and not self.room.is_set():
             raise UnavailableError("it waits for room")
         return order
+
+    def upload_service(self, update: ServiceUpdate) -> ServiceUpdate:
+        if update.order.generation == 1:
+            raise StorageError("the disk of the farm is full")
+        return update
 
     def download_results(self, events: Events) -> Events:
         self.room.set()
@@ -192,3 +208,24 @@ def test_an_end_is_confirmed_only_when_the_control_node_has_committed_it(
     for number, confirmed in ((2, ["a"]), (3, ["a", "b"]), (3, ["a", "b"])):
         session._to_pod(1, Ack(number=number))
         assert refusals.confirmed == confirmed
+
+
+def test_an_update_of_a_service_is_tried_again_until_a_newer_update_replaces_it(
+    session: _RelaySession,
+) -> None:
+    session._remote_pods[1] = _RemotePod(Link())  # type: ignore[arg-type]
+
+    def update(generation: int) -> ServiceUpdate:
+        order = ServiceOrder(name="rain", versions=(), generation=generation)
+        return ServiceUpdate(attempt_id="serve", order=order)
+
+    session._to_pod(1, update(1))
+    until = time.monotonic() + 60.0
+    while session._updates[0][2].due_seconds == float("inf") and time.monotonic() < until:
+        session._turn()
+    assert session._updates[0][2].due_seconds < 60.0
+    session._to_pod(1, update(2))
+    (sent,) = said(session, 1)
+    assert isinstance(sent, ServiceUpdate)
+    assert sent.order.generation == 2
+    assert not session._updates
