@@ -232,7 +232,7 @@ def test_the_control_node_is_restarted_while_a_job_runs(rent: Rent) -> None:
 
 @pytest.mark.long
 def test_a_machine_without_contact_ends_itself_although_a_job_runs(rent: Rent, short_times: None) -> None:
-    rented = rent(dead_man="10s")
+    rented = rent(dead_man="20s")
     run = rented.start()
     machine = rented.begun(run)
     rented.leave()
@@ -253,7 +253,7 @@ def test_a_result_outlasts_a_machine_that_ends_itself(
     rent: Rent, bucket: tuple[BucketClient, str], short_times: None
 ) -> None:
     objects, endpoint = bucket
-    rented = rent(dead_man="10s", export="s3://results/a", endpoint=endpoint)
+    rented = rent(dead_man="20s", export="s3://results/a", endpoint=endpoint)
     run = rented.start()
     machine = rented.begun(run)
     assert machine.host is not None
@@ -262,11 +262,11 @@ def test_a_result_outlasts_a_machine_that_ends_itself(
     rented.wait(lambda: exportable.exists() and exportable.read_text(), "the bucket takes results")
     rented.leave()
     silent = time.monotonic()
-    rented.wait(lambda: time.monotonic() - silent > 15, "it had no contact for longer than the time")
+    rented.wait(lambda: time.monotonic() - silent > 25, "it had no contact for longer than the time")
     assert "working=1" in (root / "run/gridmill/state").read_text()
     assert not has_ended(machine), "a job runs on it, and the bucket takes its result"
     rented.go()
-    rented.wait(lambda: has_ended(machine), "it ends itself", 60)
+    rented.wait(lambda: has_ended(machine), "it ends itself", 90)
     rented.open()
     view = rented.ended(run)
     assert view.run.state is RunState.SUCCEEDED
