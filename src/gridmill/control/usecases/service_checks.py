@@ -1,12 +1,15 @@
 """This module has the checks that the use cases of services share, and the version that a service is to
 serve."""
 
+from gridmill.control.usecases.service_rental import check_limit
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import LAST_PORT
+from gridmill.domain.resource import Resource
 from gridmill.domain.service import Service, why_not_served
-from gridmill.domain.service_features import FeatureDefinition
+from gridmill.domain.service_features import ALL_SENT, FeatureDefinition
 from gridmill.domain.service_size import MOST_REPLICAS
+from gridmill.domain.site import LOCAL, Site, SiteKind
 from gridmill.errors import ConflictError, InputError
 
 
@@ -71,4 +74,58 @@ def check_same(running: Service, wanted: Service) -> None:
             f"service {running.name!r} already runs with another {' and '.join(differs)}",
             hint=f"Change it: gridmill update service {running.name} --model ... --replicas ...; or stop it "
             f"first: gridmill stop service {running.name}",
+        )
+
+
+def check_serves(service: Service, resource: Resource, site: Site | None) -> None:
+    """Raise InputError if a service cannot run at the site of its resource, which is not `local`."""
+    why = _NO_SERVICES.get(site.kind if site is not None else SiteKind.LOCAL)
+    if why:
+        raise InputError(
+            f"service {service.name!r} cannot run on resource {resource.name!r} at site {resource.site!r}: "
+            f"{why}",
+            hint="Leave out the resource, or name a resource of type service at `local`, at a farm, on Ray "
+            "or at a cloud site.",
+            place="resource",
+        )
+    if site is not None and site.kind is SiteKind.CLOUD:
+        check_limit(service, resource, site)
+    check_settings_elsewhere(service, site)
+
+
+def check_settings_elsewhere(service: Service, site: Site | None) -> None:
+    """Raise InputError for settings that a service cannot have at a site other than `local`."""
+    is_guarded = service.settings.require_keys or service.settings.accept_open
+    if site is not None and site.kind is SiteKind.RAY and not is_guarded:
+        raise InputError(
+            f"machines in the network of Ray site {site.name!r} could reach the replicas of service "
+            f"{service.name!r}, which has no API keys (--require-keys)",
+            hint="Add --require-keys, or accept this with --accept-open.",
+            place="require_keys",
+        )
+    if service.settings.log_fraction:
+        raise InputError(
+            f"the requests of service {service.name!r} cannot be logged: its replicas run at another site, "
+            "and their log is not transferred",
+            hint="Leave out --log-requests, or run the service at the site `local`.",
+            place="log_fraction",
+        )
+
+
+_NO_SERVICES = {
+    SiteKind.SLURM: "a job of Slurm ends at its walltime, and its node may not be reachable from here",
+    SiteKind.BATCH: "a batch service runs jobs that end, and has no connection to them",
+}
+"""The kinds of sites at which services do not run, each with the reason."""
+
+
+def check_computes(service: Service) -> None:
+    """Raise InputError if a service cannot compute contextual features at its site."""
+    if service.site != LOCAL:
+        raise InputError(
+            f"service {service.name!r} computes contextual features, which only services at the site `local` "
+            f"can do, not at {service.site!r}: the view of the tables is not transferred",
+            hint=f"Leave out --resource, or let requests send all features: --features FILE with sent: "
+            f"['{ALL_SENT}'].",
+            place="resource",
         )

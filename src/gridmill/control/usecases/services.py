@@ -22,13 +22,16 @@ from gridmill.control.steps.services import (
 from gridmill.control.usecases.service_checks import (
     ChosenModel,
     DefinedFeatures,
+    check_computes,
     check_port,
     check_replicas,
     check_same,
     check_served,
+    check_serves,
+    check_settings_elsewhere,
     not_in_effect,
 )
-from gridmill.control.usecases.service_rental import check_limit, lease_of_pod, rental_text
+from gridmill.control.usecases.service_rental import lease_of_pod, rental_text
 from gridmill.control.usecases.service_sizes import ServiceSizeUseCases, check_range, check_rate, check_room
 from gridmill.domain.amounts import show_bytes
 from gridmill.domain.artifact import Artifact
@@ -54,7 +57,6 @@ from gridmill.domain.service import (
 )
 from gridmill.domain.service_canary import DEFAULT_PERCENT, check_percent, with_canary, with_percent
 from gridmill.domain.service_features import (
-    ALL_SENT,
     FeatureDefinition,
     FeatureSettings,
     features_folder,
@@ -184,7 +186,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             check_serves(service, used, self._ledger.snapshot.sites.get(used.site))
             service = replace(service, route=ServiceRoute(site=used.site))
             if service.version in service.features:
-                _check_computes(service)
+                check_computes(service)
             pipeline = pipeline_of(service)
         run = begin_run(self._control.run_creation, transaction, pipeline, force=False)
         begun = replace(service, run_id=run.id)
@@ -530,60 +532,6 @@ class ServiceUseCases(ServiceSizeUseCases):
         )
 
 
-def check_serves(service: Service, resource: Resource, site: Site | None) -> None:
-    """Raise InputError if a service cannot run at the site of its resource, which is not `local`."""
-    why = _NO_SERVICES.get(site.kind if site is not None else SiteKind.LOCAL)
-    if why:
-        raise InputError(
-            f"service {service.name!r} cannot run on resource {resource.name!r} at site {resource.site!r}: "
-            f"{why}",
-            hint="Leave out the resource, or name a resource of type service at `local`, at a farm, on Ray "
-            "or at a cloud site.",
-            place="resource",
-        )
-    if site is not None and site.kind is SiteKind.CLOUD:
-        check_limit(service, resource, site)
-    check_settings_elsewhere(service, site)
-
-
-def check_settings_elsewhere(service: Service, site: Site | None) -> None:
-    """Raise InputError for settings that a service cannot have at a site other than `local`."""
-    is_guarded = service.settings.require_keys or service.settings.accept_open
-    if site is not None and site.kind is SiteKind.RAY and not is_guarded:
-        raise InputError(
-            f"machines in the network of Ray site {site.name!r} could reach the replicas of service "
-            f"{service.name!r}, which has no API keys (--require-keys)",
-            hint="Add --require-keys, or accept this with --accept-open.",
-            place="require_keys",
-        )
-    if service.settings.log_fraction:
-        raise InputError(
-            f"the requests of service {service.name!r} cannot be logged: its replicas run at another site, "
-            "and their log is not transferred",
-            hint="Leave out --log-requests, or run the service at the site `local`.",
-            place="log_fraction",
-        )
-
-
-_NO_SERVICES = {
-    SiteKind.SLURM: "a job of Slurm ends at its walltime, and its node may not be reachable from here",
-    SiteKind.BATCH: "a batch service runs jobs that end, and has no connection to them",
-}
-"""The kinds of sites at which services do not run, each with the reason."""
-
-
-def _check_computes(service: Service) -> None:
-    """Raise InputError if a service cannot compute contextual features at its site."""
-    if service.site != LOCAL:
-        raise InputError(
-            f"service {service.name!r} computes contextual features, which only services at the site `local` "
-            f"can do, not at {service.site!r}: the view of the tables is not transferred",
-            hint=f"Leave out --resource, or let requests send all features: --features FILE with sent: "
-            f"['{ALL_SENT}'].",
-            place="resource",
-        )
-
-
 def _with_features(
     before: Service, after: Service, features: DefinedFeatures, is_new_version: bool
 ) -> Service:
@@ -593,7 +541,7 @@ def _with_features(
     if is_new_version and why:
         raise InputError(f"{features.version} cannot be served: {why}", place="model")
     if features.definition is not None:
-        _check_computes(after)
+        check_computes(after)
     return with_definition(after, features.version, features.definition)
 
 
