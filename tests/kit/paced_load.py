@@ -37,15 +37,13 @@ class PacedLoad:
         sent, most = 0, int(self._rate * seconds)
         while self.answered < most:
             now = time.perf_counter()
-            due = min(most, int((now - begin) * self._rate))
+            due = min(most, int((now - begin) * self._rate) + 1)  # the first is due at once
             while sent < due and self._free:
                 one = self._free.pop()
                 one.sent_at = begin + sent / self._rate
                 one.stream.sendall(self._request)
                 sent += 1
-            pause = (
-                30.0 if sent == most or not self._free else max(0.0, begin + (sent + 1) / self._rate - now)
-            )
+            pause = 30.0 if sent == most or not self._free else max(0.0, begin + sent / self._rate - now)
             for key, _ in self._selector.select(pause):
                 if is_answered(key.data):
                     self.latencies[int((time.perf_counter() - key.data.sent_at) * 1000 / STEP_MS)] += 1
