@@ -68,6 +68,7 @@ class Batcher:
         self._inline = inline
         self._row_seconds = row_seconds
         self._queue: deque[_Waiting] = deque()
+        self._waiting_rows = 0
         self._running: list[_Waiting] = []
         self._busy_since: float | None = None
         self._scheduled = False
@@ -83,7 +84,7 @@ class Batcher:
     @property
     def waiting_rows(self) -> int:
         """The number of rows that wait for a batch."""
-        return sum(len(one.inputs) for one in self._queue)
+        return self._waiting_rows
 
     @property
     def requests(self) -> int:
@@ -111,7 +112,7 @@ class Batcher:
     def expire(self, now: float) -> None:
         """Answer the requests whose time limit has passed with LateError. Their rows leave the queue."""
         while self._queue and (self._queue[0].deadline <= now or self._queue[0].future.done()):
-            self._end_late(self._queue.popleft())
+            self._end_late(self._first())
         for one in self._running:
             if one.deadline <= now:
                 self._end_late(one)
@@ -135,6 +136,7 @@ class Batcher:
         future = self._loop.create_future()
         deadline = self._loop.time() + self._limits.timeout_seconds
         self._queue.append(_Waiting(inputs, future, deadline))
+        self._waiting_rows += len(inputs)
         if not self._scheduled and self._busy_since is None:
             self._schedule(self._limits.max_wait_seconds)
         return future
@@ -168,8 +170,14 @@ class Batcher:
                 if batch and rows > self._max_rows:
                     break
                 batch.append(one)
-            self._queue.popleft()
+            self._first()
         return batch
+
+    def _first(self) -> _Waiting:
+        """Remove the first request from the queue."""
+        one = self._queue.popleft()
+        self._waiting_rows -= len(one.inputs)
+        return one
 
     def _in_thread(self, inputs: Floats) -> None:
         result = self._attempt(inputs)

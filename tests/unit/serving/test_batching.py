@@ -93,6 +93,7 @@ def test_the_next_batch_is_collected_while_one_is_computed():
         await settled(lambda: batcher.waiting_rows == 3)
         gate.set()
         await asyncio.gather(first, *others)
+        assert batcher.waiting_rows == 0
         batcher.close()
 
     asyncio.run(scenario())
@@ -169,6 +170,7 @@ def test_a_model_that_hangs_does_not_hold_requests_longer_than_their_time_limit(
         batcher.expire(now + 6)
         errors = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(error, LateError) for error in errors)
+        assert batcher.waiting_rows == 0
         gate.set()
         # the late batch is dropped, and the model answers again
         assert (await batcher.predict(rows(4))).tolist() == [8]
