@@ -5,7 +5,7 @@ import http.client
 import os
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -426,7 +426,7 @@ def test_what_is_noted_of_a_tenant_that_was_removed_goes(place: Path, tmp_path: 
         work = AttemptRecord(attempt_id="a", tenant="home", time=now)
         records.put(*(one for noun in (mine, work) for one in (noun, replace(noun, tenant="gone"))))
         running.farm.last_contacts["gone"] = now
-        running.farm.now = lambda: now + 60
+        clocks_of(running)(60)
         running.tick_loop.tick()
         kept = (*records.all(TenantDeployment), *records.all(AttemptRecord), *records.all(LastContact))
         assert {one.tenant for one in kept} == {"home"}
@@ -477,23 +477,33 @@ def test_a_lease_that_is_over_ends_its_pods(place: Path, tmp_path: Path) -> None
         assert home.ask("POST", f"/v1/relay/{listener.name}", lines, Sequence="1").status == 204
         assert outcome(listener) == "succeeded"
         running.tick_loop.close()
-        now = running.farm.now()
-        running.farm.now = lambda: now + 1001
+        set_clocks = clocks_of(running)
+        set_clocks(1001)
         running.tick_loop.tick()
         assert "the tenant sent no request" in gone(home, "short-1.0").message
-        running.farm.now = lambda: now + 1001 + 3599
+        set_clocks(1001 + 3599)
         running.tick_loop.tick()
         assert (Path(root) / "out/l1/file").exists()
         assert not (Path(root) / "in/l1").exists()
         assert list((place / "h/farm/tenants/home/chunks/pins").iterdir()) == []
         assert home.ask("GET", "/v1/farm").told["warnings"] == []
-        running.farm.now = lambda: now + 1001 + 3601
+        set_clocks(1001 + 3601)
         running.tick_loop.tick()
         [told] = home.ask("GET", "/v1/farm").told["warnings"]  # nothing of the idle one is lost
         assert told == "the results of l1 on the farm were not downloaded within 1 h 00 m and are deleted"
         assert gone(home, "short-1.0").message == told
         assert not (Path(root) / "out/l1").exists()
         assert not (place / "h/farm/tenants/home/home/pods/short-1.0").exists()
+
+
+def clocks_of(running: RunningFarm) -> Callable[[float], None]:
+    """Returns a function that sets both clocks of a farm to a number of seconds after the present time."""
+    now, uptime = running.farm.now(), running.farm.uptime()
+
+    def set_to(seconds: float) -> None:
+        running.farm.now, running.farm.uptime = lambda: now + seconds, lambda: uptime + seconds
+
+    return set_to
 
 
 def place_there(home: Visitor, uri: str, name: str, content: bytes) -> None:

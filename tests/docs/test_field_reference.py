@@ -10,6 +10,7 @@ from pydantic_core import core_schema as core
 from gridmill.declarations import field_reference as reference
 from gridmill.declarations.schema import KINDS, FieldSchema, document_schema, is_named, nouns_in, parts, shape
 from gridmill.declarations.yaml import YamlMapping, parse_documents
+from gridmill.domain.service_features import FeatureSettings
 
 
 def _below(noun: type, seen: list[type]) -> list[type]:
@@ -23,7 +24,7 @@ def _below(noun: type, seen: list[type]) -> list[type]:
 
 def _nouns() -> list[type]:
     seen: list[type] = []
-    for noun in KINDS.values():
+    for noun in (*KINDS.values(), FeatureSettings):  # these have a file of their own as well
         _below(noun, seen)
     return seen
 

@@ -35,7 +35,7 @@ def test_an_imported_model_is_served_and_predicts(place: Place) -> None:
 
     view = place.json("start", "service", "rain", "--model", "rain/model")
     assert view["service"]["report"]["replicas"][0]["versions"] == [
-        {"label": "rain/model@1", "verification": "verified"}
+        {"label": "rain/model@1", "verification": "verified", "differences": []}
     ]
     place.json("stop", "service", "rain")
     place.write("day,temp,wind\n2024-01-01,1,2\n2024-01-02,3,4\n", "days.csv")

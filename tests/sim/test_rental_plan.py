@@ -275,7 +275,7 @@ def test_a_job_is_not_tried_again_beyond_its_budget_and_the_event_has_the_reason
     observed(grid)
     behaviours["train"] = failure
     expected = planned(grid).rentals["burst"].total_micros
-    run = RunUseCases(grid.node).start_run(pipeline(retries=5, budget_micros=2 * expected)).run
+    run = RunUseCases(grid.node).start_run(pipeline(retries=5, budget_micros=5 * expected // 2)).run
     grid.until(lambda: not grid.node.control.ledger.snapshot.runs)
     failed = grid.store.get(JobRun, f"{run.id}/train").noun
     assert failed.state is JobState.FAILED
@@ -371,7 +371,7 @@ def test_a_budget_is_checked_when_the_offers_are_read_after_the_job_became_ready
     grid = RentedGrid()
     measured(grid)
     expected = planned(grid).rentals["burst"].total_micros
-    run = RunUseCases(grid.node).start_run(pipeline(budget_micros=2 * expected)).run
+    run = RunUseCases(grid.node).start_run(pipeline(budget_micros=5 * expected // 2)).run
     grid.world.provider.is_cut = True
     grid.node.tick()
     snapshot = grid.node.control.ledger.snapshot

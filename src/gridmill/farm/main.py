@@ -67,7 +67,7 @@ class TickLoop:
         self._wakeup = threading.Event()
         self._stopped = threading.Event()
         self._contacts_saved = 0.0
-        self._clocks = farm.now(), time.monotonic()
+        self._clocks = farm.now(), farm.uptime()
         self._is_short = False
         self._still = set[str]()
         """The tenants that had no running process at the last check."""
@@ -143,7 +143,7 @@ class TickLoop:
 
     def _save_last_contacts(self) -> None:
         now = self._farm.now()
-        self._follow_clock(now, time.monotonic())
+        self._follow_clock(now, self._farm.uptime())
         for name, moment in tuple(self._farm.last_contacts.items()):
             # at most the present time, so that leases do not become longer if the clock was set back
             self._farm.last_contacts[name] = min(moment, now)
@@ -154,10 +154,10 @@ class TickLoop:
             self._farm.records.put(*(LastContact(tenant=name, time=moment) for name, moment in contacts))
             self._save_uses(now)
 
-    def _follow_clock(self, now: float, monotonic: float) -> None:
+    def _follow_clock(self, now: float, uptime: float) -> None:
         """Moves the times of the last contacts if the wall clock jumps, so that a jump ends no pod."""
-        jump = (now - self._clocks[0]) - (monotonic - self._clocks[1])
-        self._clocks = now, monotonic
+        jump = (now - self._clocks[0]) - (uptime - self._clocks[1])
+        self._clocks = now, uptime
         if abs(jump) >= _JUMP_SECONDS:
             _LOG.warning("clock_jumped seconds=%.0f", jump)
             for name, moment in tuple(self._farm.last_contacts.items()):

@@ -66,7 +66,8 @@ class Farm:
     """The state of a farm. The class is thread-safe. `place` is the site at which the pods of all tenants
     start. `one_user` is the reason why jobs have no separate Unix users, and is empty if jobs have separate
     Unix users. `isolation` lists the other means that isolate tenants from each other. `last_contacts`
-    contains the Unix time of the last request of each tenant. `wake` starts the next tick immediately."""
+    contains the Unix time of the last request of each tenant. `uptime` returns seconds that no change of the
+    wall clock affects. `wake` starts the next tick immediately."""
 
     settings: Settings
     records: RecordStore
@@ -78,6 +79,7 @@ class Farm:
     isolation: Isolation = Isolation()
     version: str = __version__
     now: Callable[[], float] = time.time
+    uptime: Callable[[], float] = time.monotonic
     wake: Callable[[], None] = lambda: None
     last_contacts: dict[str, float] = field(default_factory=dict)
     sandboxes: dict[str, TenantSandbox] = field(default_factory=dict)

@@ -513,7 +513,7 @@ def test_what_cannot_be_known_is_listed(file: Path, tmp_path: Path) -> None:
 
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
-NEEDS_DATA = {"digits", "ett", "flights", "sql"}
+NEEDS_DATA = {"digits", "ett", "flights", "retrain", "sql"}
 """Their data is made by a script, or is not in the repository."""
 
 
