@@ -17,6 +17,7 @@ from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.service import Service, ServiceState
+from gridmill.domain.service_features import FeatureRule, FeatureSettings
 from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.service_spec import ServiceSpec
 from gridmill.domain.states import FINISHED_RUNS, JobState, RunState
@@ -214,6 +215,24 @@ def test_a_port_of_another_service_is_refused_before_the_run(grid: Simulation, c
         cases.start_run(serve("w/m@1", port=4000))
     assert refused.value.place.endswith("jobs.rain.service.port")
     assert "port 4000 belongs to service 'other'" in cases.plan_run(serve("w/m@1", port=4000)).jobs[0].problem
+
+
+UNKNOWN = ServiceSettings(features=FeatureSettings(rules={"tmep": FeatureRule(max_age_seconds=3600.0)}))
+
+
+def test_a_rule_for_an_unknown_feature_is_refused_before_the_run_and_by_the_job(
+    grid: Simulation, cases: Cases
+) -> None:
+    pipeline = serve("w/m@1", settings=UNKNOWN)
+    with pytest.raises(InputError, match="'tmep' is not a feature of w/m@1; did you mean `temp`") as refused:
+        cases.start_run(pipeline)
+    assert refused.value.place.endswith("jobs.rain.service.features.rules.tmep")
+    assert "did you mean `temp`" in cases.plan_run(pipeline).jobs[0].problem
+    # the check before the run does not know the version that a run makes
+    _, job = ended(grid, pipeline)
+    assert job.state is JobState.FAILED
+    assert "service.features.rules.tmep: 'tmep' is not a feature of w/m@1" in job.message
+    assert grid.store.get(Service, "rain") is None
 
 
 def test_a_plan_states_what_a_run_does_with_the_service(grid: Simulation, cases: Cases) -> None:

@@ -120,8 +120,22 @@ def test_requests_that_send_all_features_need_no_view(grid: Simulation, cases: C
     view = started(grid, cases, settings=settings)
     assert view.service.features == {}
     rules = FeatureSettings(sent=("*",), rules={"x": FeatureRule(default=1.0)})
-    with pytest.raises(InputError, match="no feature of w/m@1 is computed by key"):
+    with pytest.raises(InputError, match="'x' is not a feature of w/m@1"):
         cases.update_service("rain", settings=ServiceSettings(features=rules))
+    rules = FeatureSettings(sent=("*",), rules={"temp": FeatureRule(default=1.0)})
+    with pytest.raises(InputError, match="no feature of w/m@1 is computed by key, so 'temp' has no rule"):
+        cases.update_service("rain", settings=ServiceSettings(features=rules))
+
+
+def test_a_setting_for_an_unknown_feature_is_refused_although_nothing_is_computed(cases: Cases) -> None:
+    rules = FeatureSettings(rules={"tmep": FeatureRule(max_age_seconds=3600.0)})
+    with pytest.raises(InputError, match="'tmep' is not a feature of w/m@3; did you mean `temp`") as refused:
+        cases.start_service("rain", model="w/m@3", settings=ServiceSettings(features=rules))
+    assert refused.value.place == "features.rules.tmep"
+    assert "temp, wind" in refused.value.hint
+    sent = ServiceSettings(features=FeatureSettings(sent=("wnid",)))
+    with pytest.raises(InputError, match="'wnid' is not a feature of w/m@3; did you mean `wind`"):
+        cases.start_service("rain", model="w/m@3", settings=sent)
 
 
 def test_a_version_whose_requests_need_other_columns_is_refused(grid: Simulation, cases: Cases) -> None:

@@ -10,6 +10,7 @@ from gridmill.domain.amounts import MIB
 from gridmill.domain.artifact import Artifact, Output
 from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import did_you_mean
 from gridmill.errors import InputError
 
 VIEWS_FILE = "views.json"
@@ -186,6 +187,26 @@ def check_features(settings: FeatureSettings) -> None:
         raise InputError(
             f"{both[0]!r} is sent by requests, so it has neither an age nor a default",
             place=f"features.rules.{both[0]}",
+        )
+
+
+def check_sent_features(version: Artifact, settings: FeatureSettings) -> None:
+    """Raise InputError for settings of features that name something although requests send all features of
+    this version: rules, and unknown names in `sent`."""
+    known = tuple(version.output.details.get("features") or ())
+    for place, names in (("rules", settings.rules), ("sent", settings.sent)):
+        for name in names:
+            if known and name not in known and name != ALL_SENT:
+                raise InputError(
+                    f"{name!r} is not a feature of {version.id}{did_you_mean(name, known)}",
+                    hint=f"{version.id} has the features {', '.join(known)}.",
+                    place=f"features.{place}.{name}",
+                )
+    for name in settings.rules:
+        raise InputError(
+            f"no feature of {version.id} is computed by key, so {name!r} has no rule",
+            hint="Requests send all features of this version. Leave out `rules`.",
+            place=f"features.rules.{name}",
         )
 
 

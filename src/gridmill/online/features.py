@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import did_you_mean
 from gridmill.domain.service_features import FeatureRule, OnlinePolicy, OnTrouble
 from gridmill.errors import InputError, UnavailableError
 from gridmill.jobs.dataset.encoders import FittedEncoder, apply
@@ -326,14 +327,28 @@ def _rule_values(
 
 
 def check_rules(rules: Mapping[str, FeatureRule], plan: OnlinePlan) -> None:
-    """Raise InputError if a rule names a feature that is not computed by key."""
-    for name in rules:
+    """Raise InputError if a rule names a feature that is not computed by key, or if its default has another
+    type than the feature."""
+    for name, rule in rules.items():
         if name not in plan.computed:
             raise InputError(
-                f"{name!r} is not a feature that is computed by key",
+                f"{name!r} is not a feature that is computed by key{did_you_mean(name, plan.computed)}",
                 hint=f"These features are computed by key: {', '.join(plan.computed) or 'none'}.",
                 place=f"features.rules.{name}",
             )
+        kind = ARROW.get(plan.types.get(name, ""))
+        if rule.default is not None and kind is not None:
+            _check_default(name, rule.default, kind)
+
+
+def _check_default(name: str, value: float | str | bool, kind: pa.DataType) -> None:
+    try:
+        pa.scalar(value).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(
+            f"{value!r} cannot be the default of {name!r}, whose values have the type {kind}",
+            place=f"features.rules.{name}.default",
+        ) from error
 
 
 def _unknown_key(feed: Feed, name: str, request: RequestRows, row: int) -> InputError:

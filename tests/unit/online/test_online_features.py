@@ -99,6 +99,14 @@ def test_a_value_is_stale_defaulted_or_missing(case: OnlineCase):
     assert unknown["x_count_10m"] == (0, Status.PRESENT)
 
 
+def test_a_rule_for_an_unknown_feature_or_with_another_type_is_refused(case: OnlineCase):
+    with pytest.raises(InputError, match=r"'x_mean_1m' is not a feature .*; did you mean `x_mean_10m`\?"):
+        ask(case, {"id": 1}, rules={"x_mean_1m": FeatureRule(default=1.0)})
+    with pytest.raises(InputError, match="'warm' cannot be the default of 'x_mean_10m'") as refused:
+        ask(case, {"id": 1}, rules={"x_mean_10m": FeatureRule(default="warm")})
+    assert refused.value.place == "features.rules.x_mean_10m.default"
+
+
 def test_an_unknown_key_is_refused_if_the_policy_says_so(case: OnlineCase):
     policy = OnlinePolicy(on_unknown_key=OnTrouble.REFUSE)
     with pytest.raises(InputError, match=r"rows\[1\]: table 'temps' has no row with id=3 before"):

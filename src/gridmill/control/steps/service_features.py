@@ -23,6 +23,7 @@ from gridmill.domain.service_features import (
     TableVersion,
     ViewOrder,
     ViewOrders,
+    check_sent_features,
     may_need_view,
     request_differences,
 )
@@ -48,14 +49,11 @@ def feature_question(
     The result is None if requests send all features. `definitions` are the definitions that the service has;
     their folders are kept. Raises InputError if a table of the dataset was removed.
     """
+    needed = _dataset_to_compute(catalog, model, settings)
+    if needed is None:
+        return None
+    dataset, spec = needed
     details = model.output.details
-    dataset = _dataset_of(catalog, details)
-    spec = _declared(catalog, dataset) if dataset is not None else None
-    if dataset is None or spec is None or settings.sent == (ALL_SENT,):
-        return None
-    sequence = details.get("sequence")
-    if not may_need_view(spec, sequence):
-        return None
     kept = (part for one in definitions for part in one.all_definitions())
     question = FeatureQuestion(
         service=name,
@@ -64,11 +62,30 @@ def feature_question(
         spec=spec,
         inputs=_tables(catalog, dataset, spec),
         columns=tuple(details.get("features") or ()),
-        sequence=sequence,
+        sequence=details.get("sequence"),
         settings=settings,
         kept=tuple(uri for one in kept for uri in (one.folder, one.view)),
     )
     return replace(question, stages=_stages(catalog, question))
+
+
+def _dataset_to_compute(
+    catalog: Catalog, model: Artifact, settings: FeatureSettings
+) -> tuple[Artifact, DatasetSpec] | None:
+    """Return the dataset of a model with its declaration. The result is None if requests send all
+    features."""
+    dataset = _dataset_of(catalog, model.output.details)
+    spec = _declared(catalog, dataset) if dataset is not None else None
+    if dataset is None or spec is None or settings.sent == (ALL_SENT,):
+        return None
+    return (dataset, spec) if may_need_view(spec, model.output.details.get("sequence")) else None
+
+
+def check_feature_names(catalog: Catalog, model: Artifact, settings: FeatureSettings) -> None:
+    """Raise InputError for settings that name features that a service of this version does not compute, as
+    far as this is known without the data."""
+    if _dataset_to_compute(catalog, model, settings) is None:
+        check_sent_features(model, settings)
 
 
 def _stages(catalog: Catalog, question: FeatureQuestion) -> tuple[StageQuestion, ...]:

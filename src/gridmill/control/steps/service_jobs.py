@@ -3,11 +3,14 @@
 from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger
 from gridmill.control.steps.references import fetch_artifact, find_version
+from gridmill.control.steps.service_features import check_feature_names
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.service import Service, why_not_served
+from gridmill.domain.service_features import FeatureSettings
 from gridmill.domain.service_job import pipeline_of_job, service_name, spec_of
+from gridmill.domain.service_settings import merged
 from gridmill.errors import InputError, NotFoundError
 
 
@@ -60,9 +63,22 @@ def _version_problem(catalog: Catalog, job: Job, service: Service | None) -> Inp
     current = fetch_artifact(catalog, service.version) if service is not None and runs else None
     why = why_not_served(version, current)
     if not why:
-        return None
+        return _feature_problem(catalog, job, service, version)
     message = f"service {service_name(job)!r} cannot serve {version.id}: {why}"
     return InputError(message, place=f"jobs.{job.name}.service.model")
+
+
+def _feature_problem(
+    catalog: Catalog, job: Job, service: Service | None, version: Artifact
+) -> InputError | None:
+    settings = spec_of(job).settings
+    settings = merged(service.settings, settings) if service is not None else settings
+    try:
+        check_feature_names(catalog, version, settings.features or FeatureSettings())
+    except InputError as error:
+        place = f"jobs.{job.name}.service.{error.place}"
+        return InputError(error.message, hint=error.hint, place=place)
+    return None
 
 
 def _named_version(catalog: Catalog, job: Job) -> Artifact | None:

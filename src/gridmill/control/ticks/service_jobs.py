@@ -13,11 +13,11 @@ from gridmill.control.steps.service_features import define_features, feature_que
 from gridmill.control.steps.services import job_run_of
 from gridmill.domain.amounts import show_seconds
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.frozen import replace
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.pipeline import place_message
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.service import ROUTE, Service, ServiceState, alias_followed, state_of
-from gridmill.domain.service_features import FeatureDefinition, FeatureSettings
+from gridmill.domain.service_features import FeatureDefinition, FeatureSettings, check_sent_features
 from gridmill.domain.service_job import (
     RequestOutcome,
     ServiceProgress,
@@ -34,6 +34,29 @@ from gridmill.errors import GridmillError, InputError, StorageError, explained
 from gridmill.scheduler.needs import may_go_on
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    """The job whose turn it is to change its service, its run, and the parts of the control node that the
+    change needs."""
+
+    endings: Endings
+    reads: BackgroundReads
+    jobs: ServiceJobs
+    transaction: Transaction
+    run: Run
+    job_run: JobRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """The version that a job requests, its reference, and the alias that the service follows (empty:
+    none)."""
+
+    version: Artifact
+    reference: str
+    follows: str = ""
+
+
 def keep_service_jobs(endings: Endings, reads: BackgroundReads, jobs: ServiceJobs, now: float) -> float:
     """Let the jobs that start or update services go on. Jobs of the same service take turns, in the order of
     their runs. Returns the seconds until the next time limit of such a job."""
@@ -46,7 +69,10 @@ def keep_service_jobs(endings: Endings, reads: BackgroundReads, jobs: ServiceJob
         if name in turns:
             after = _waiting(job_run, f"waits: an earlier run changes service {name}")
         else:
-            after = _go_on(endings, reads, jobs, transaction, run, job_run)
+            turn = _Turn(
+                endings=endings, reads=reads, jobs=jobs, transaction=transaction, run=run, job_run=job_run
+            )
+            after = _go_on(turn)
         turns.add(name)
         after = _within_time(after, transaction.now)
         if after is not job_run:
@@ -91,26 +117,19 @@ def _within_time(job_run: JobRun, now: float) -> JobRun:
     return failed(job_run, why, now)
 
 
-def _go_on(
-    endings: Endings,
-    reads: BackgroundReads,
-    jobs: ServiceJobs,
-    transaction: Transaction,
-    run: Run,
-    job_run: JobRun,
-) -> JobRun:
+def _go_on(turn: _Turn) -> JobRun:
     """Return the job after the next step: the service is changed, the job waits, or the job has ended."""
+    job_run, transaction = turn.job_run, turn.transaction
     try:
-        version, reference, follows = _wanted(endings, transaction, job_run)
-        changed = True
+        wanted, changed = _wanted(turn), True
         service = transaction.get(Service, service_name(job_run.job))
         if service is None or service.declared_by != job_run.id:
-            outcome = _request(endings, reads, jobs, transaction, run, job_run, version, reference, follows)
+            outcome = _request(turn, wanted)
             if outcome is None or outcome.service is None:
                 measuring = outcome.measuring if outcome is not None else ""
                 return _waiting(job_run, f"waits for the measurement {measuring}" if measuring else "")
             service, changed = outcome.service, outcome.changed
-        progress = _progress(transaction, service, "" if follows else version.id, changed)
+        progress = _progress(transaction, service, "" if wanted.follows else wanted.version.id, changed)
         return decide_service_job(job_run, progress, transaction.now)
     except StorageError:  # the store failed, not the service: the next tick tries again
         raise
@@ -129,60 +148,52 @@ def _placed(job_run: JobRun, error: GridmillError) -> str:
     return place_message(text, "service", job_run.job.name, job_run.lines)
 
 
-def _wanted(endings: Endings, transaction: Transaction, job_run: JobRun) -> tuple[Artifact, str, str]:
-    """Return the version that the job requests, its reference, and the alias that the service follows. A
-    service that follows an alias starts with the version that the alias names now."""
-    model = spec_of(job_run.job).model
-    inputs = inputs_of(endings.catalog, transaction, job_run)
+def _wanted(turn: _Turn) -> _Wanted:
+    """Return the version that the job requests. A service that follows an alias starts with the version that
+    the alias names now."""
+    catalog, model = turn.endings.catalog, spec_of(turn.job_run.job).model
+    inputs = inputs_of(catalog, turn.transaction, turn.job_run)
     version = next((one.artifact for one in inputs if one.name == model), None)
     if version is None:
         raise InputError(f"job {model!r} has made no version", place="model")
     follows = alias_followed(model, version) if "/" in model else ""
     if follows:
-        return find_version(endings.catalog, follows), model, follows
-    return version, version.id, ""
+        return _Wanted(version=find_version(catalog, follows), reference=model, follows=follows)
+    return _Wanted(version=version, reference=version.id)
 
 
-def _request(
-    endings: Endings,
-    reads: BackgroundReads,
-    jobs: ServiceJobs,
-    transaction: Transaction,
-    run: Run,
-    job_run: JobRun,
-    version: Artifact,
-    reference: str,
-    follows: str,
-) -> RequestOutcome | None:
+def _request(turn: _Turn, wanted: _Wanted) -> RequestOutcome | None:
     """Start or update the service. The result is None while files are being read in the background."""
-    measuring = jobs.measuring.get(job_run.id, "")
+    transaction, job_run, version = turn.transaction, turn.job_run, wanted.version
+    measuring = turn.jobs.measuring.get(job_run.id, "")
     if measuring and transaction.get(Run, measuring) is not None:
         return RequestOutcome(measuring=measuring)
-    request = request_of(run, job_run, version, reference, follows, measured=bool(measuring))
-    broken = why_broken(reads, (version,), job_run.id)
+    request = request_of(
+        turn.run, job_run, version, wanted.reference, wanted.follows, measured=bool(measuring)
+    )
+    broken = why_broken(turn.reads, (version,), job_run.id)
     if broken:
         raise InputError(
             f"the files of {version.id} have changed, so it cannot be served",
             hint=f"gridmill verify {version.id}",
             place="model",
         )
-    definition = _definition(endings, reads, transaction, request) if broken is not None else None
+    definition = _definition(turn, request) if broken is not None else None
     if definition is None:
         return None
     beginning = transaction.within()
-    outcome = jobs.serve(beginning, replace(request, definition=definition[0]))
+    outcome = turn.jobs.serve(beginning, replace(request, definition=definition[0]))
     transaction.join(beginning)
     if outcome.measuring:
-        jobs.measuring[job_run.id] = outcome.measuring
+        turn.jobs.measuring[job_run.id] = outcome.measuring
     return outcome
 
 
-def _definition(
-    endings: Endings, reads: BackgroundReads, transaction: Transaction, request: ServiceRequest
-) -> tuple[FeatureDefinition | None] | None:
+def _definition(turn: _Turn, request: ServiceRequest) -> tuple[FeatureDefinition | None] | None:
     """Return the definition of the contextual features in a tuple. The result is None while the features are
     being defined in the background."""
-    before = transaction.get(Service, request.name)
+    endings, reads = turn.endings, turn.reads
+    before = turn.transaction.get(Service, request.name)
     settings = merged(before.settings, request.settings) if before is not None else request.settings
     question = feature_question(
         endings.catalog,
@@ -193,6 +204,7 @@ def _definition(
         before.definitions if before is not None else (),
     )
     if question is None:
+        check_sent_features(request.version, settings.features or FeatureSettings())
         return (None,)
     key = f"features of {request.version.id} for {request.job}"
     if key not in reads.pending.files:

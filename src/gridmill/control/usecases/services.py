@@ -59,6 +59,7 @@ from gridmill.domain.service_canary import DEFAULT_PERCENT, check_percent, with_
 from gridmill.domain.service_features import (
     FeatureDefinition,
     FeatureSettings,
+    check_sent_features,
     features_folder,
 )
 from gridmill.domain.service_keys import without_hashes
@@ -296,11 +297,8 @@ class ServiceUseCases(ServiceSizeUseCases):
             control = self._control
             question = feature_question(control.catalog, control.storage, name, version, wanted, definitions)
         definition = define_features(self._control.storage, question)
-        if definition is None and wanted.rules:
-            raise InputError(
-                f"no feature of {version.id} is computed by key, so {next(iter(wanted.rules))!r} has no rule",
-                place="features.rules",
-            )
+        if definition is None:
+            check_sent_features(version, wanted)
         return definition
 
     def _defined_for_update(
