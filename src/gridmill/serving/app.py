@@ -191,7 +191,8 @@ class Application:
             parts = scope.get("raw_path", request.path.encode()).decode("latin-1").strip("/").split("/")
             route = self._model_route([unquote(one) for one in parts])
         if request.method != route.method and not (request.method == "HEAD" and route.method == "GET"):
-            raise MethodError(f"{request.path} answers {route.method}, not {request.method}")
+            allowed = "GET, HEAD" if route.method == "GET" else route.method
+            raise MethodError(f"{request.path} answers {route.method}, not {request.method}", allowed=allowed)
         return route
 
     def _static_routes(self) -> dict[str, _Route]:
@@ -303,6 +304,8 @@ def _failure(error: RequestError, request_id: str) -> Answer:
         headers.append((b"retry-after", b"%d" % error.retry_seconds))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, MethodError):
+        headers.append((b"allow", error.allowed.encode()))
     return json_answer(error.body(request_id), error.status, tuple(headers))
 
 

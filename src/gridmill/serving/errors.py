@@ -96,6 +96,11 @@ class MethodError(RequestError):
     code = "method-not-allowed"
     status = 405
 
+    def __init__(self, message: str, *, allowed: str) -> None:
+        """`allowed` is the method of the path, for the header `Allow`."""
+        super().__init__(message)
+        self.allowed = allowed
+
 
 class TooLargeError(RequestError):
     """The body is larger than the service accepts."""

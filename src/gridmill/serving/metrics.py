@@ -88,9 +88,10 @@ class Metrics:
             labels = f'version="{escaped(version)}",kind="{kind}",status="{status}"'
             total[f"gridmill_requests_total{{{labels}}}"] += number
         for (version, place), number in self._durations.items():
-            for label in _LABELS[place:]:
+            # buckets without requests too: Prometheus misses the first request of a bucket that appears later
+            for at, label in enumerate(_LABELS):
                 labels = f'version="{escaped(version)}",le="{label}"'
-                total[f"gridmill_request_seconds_bucket{{{labels}}}"] += number
+                total[f"gridmill_request_seconds_bucket{{{labels}}}"] += number if at >= place else 0
             total[f'gridmill_request_seconds_count{{version="{escaped(version)}"}}'] += number
         for version, seconds in self._seconds.items():
             total[f'gridmill_request_seconds_sum{{version="{escaped(version)}"}}'] += seconds

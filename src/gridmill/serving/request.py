@@ -73,6 +73,9 @@ def decompressed(body: bytes, encoding: bytes, most: int) -> bytes:
         raise too_large(most)
     if not stream.eof:
         raise MalformedError(f"the body is not complete {name.decode()} data")
+    if stream.unused_data:
+        # a second member would be lost without a notice, and many small members take too long
+        raise MalformedError(f"{len(stream.unused_data)} bytes follow the end of the {name.decode()} data")
     return content
 
 

@@ -31,6 +31,8 @@ _NUMBERS: dict[str, str] = {
 _LENGTH = struct.Struct("<I")
 MOST_VALUES = 1 << 28
 """The largest number of values in a tensor. A larger shape is refused before memory is allocated."""
+MOST_AXES = 8
+"""The largest number of axes of a tensor. The model reads at most 3."""
 
 Array = npt.NDArray[Any]
 
@@ -47,12 +49,14 @@ class TensorError(RequestError):
 
 def size_of(name: str, shape: Sequence[Any]) -> int:
     """Return the number of values of a tensor. Raises TensorError."""
+    if len(shape) > MOST_AXES:
+        raise TensorError(name, f"the shape has {len(shape)} axes, and at most {MOST_AXES} are possible")
     size = 1
     for length in shape:
         if not isinstance(length, int) or isinstance(length, bool) or length < 0:
             raise TensorError(name, f"the shape {list(shape)[:8]} must be a list of whole numbers from 0")
         size *= length
-        if size > MOST_VALUES:
+        if max(size, length) > MOST_VALUES:  # beside an axis of 0, a long axis still has no array
             raise TensorError(name, f"the shape has more than {MOST_VALUES} values")
     return size
 

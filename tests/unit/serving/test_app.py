@@ -10,7 +10,7 @@ from tests.kit.served_models import application, asgi_client, linear_model, orde
 
 from gridmill.errors import InputError
 from gridmill.serving.api_keys import ApiKeys
-from gridmill.serving.metrics import Metrics
+from gridmill.serving.metrics import BOUNDS, Metrics
 
 BODY = {"rows": [row()]}
 
@@ -136,8 +136,9 @@ def test_a_model_that_fails_answers_500_for_that_request_only(tmp_path, model):
 
 def test_other_methods_paths_and_media_types_are_refused(tmp_path, model):
     async def scenario(call, hosted):
-        assert (await call("/predict")).status == 405
-        assert (await call("/v2/health/live", {})).status == 405
+        for path, body, allowed in (("/predict", None, "POST"), ("/v2/health/live", {}, "GET, HEAD")):
+            reply = await call(path, body)
+            assert (reply.status, reply.headers["allow"]) == (405, allowed)
         assert (await call("/nothing")).status == 404
         assert (await call("/predict", BODY, headers={"content-type": "application/xml"})).status == 415
         assert (
@@ -153,6 +154,7 @@ def test_the_metrics_of_all_replicas_are_added_and_continue_after_a_restart(tmp_
         await call("/predict", b"{")
         other = Metrics(tmp_path, 1)
         other.count("weather/linear@1", "predict", 200, 0.002)
+        other.count("weather/linear@2", "predict", 200, 20.0)
         other.save()
         restarted = Metrics(tmp_path, 1)
         restarted.count("weather/linear@1", "predict", 200, 20.0)
@@ -162,6 +164,8 @@ def test_the_metrics_of_all_replicas_are_added_and_continue_after_a_restart(tmp_
         assert 'gridmill_requests_total{version="weather/linear@1",kind="predict",status="400"} 1' in text
         assert 'gridmill_request_seconds_bucket{version="weather/linear@1",le="+Inf"} 4' in text
         assert 'gridmill_request_seconds_bucket{version="weather/linear@1",le="10"} 3' in text
+        # Prometheus would miss the first request of a bucket that appears later
+        assert text.count('gridmill_request_seconds_bucket{version="weather/linear@2"') == len(BOUNDS) + 1
         assert text.count("# TYPE gridmill_request_seconds histogram") == 1
 
     run(scenario, order_of(model), tmp_path)

@@ -97,6 +97,21 @@ def test_nan_is_allowed_in_binary_and_null_in_json(tmp_path, model):
     run(scenario, order_of(model), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("shape", "data"), [([1] * 70, [1]), ([0, 10**30], []), ([0, 2**40], []), ([2**40, 0], []), ([-1], [1])]
+)
+def test_a_shape_that_no_array_can_have_is_refused(tmp_path, model, shape, data):
+    async def scenario(call, hosted):
+        for name, datatype in (("temp", "FP64"), ("inputs", "FP64"), ("temp", "BYTES"), ("temp", "BOOL")):
+            tensor = {"name": name, "shape": shape, "datatype": datatype}
+            for inputs, blob in (({"data": data}, b""), ({"parameters": {"binary_data_size": 8}}, b"\0" * 8)):
+                body, headers = binary({"inputs": [tensor | inputs]}, blob)
+                reply = await call(INFER, body, headers=headers)
+                assert reply.status == 400, reply.body
+
+    run(scenario, order_of(model), tmp_path)
+
+
 def test_classes_are_texts_with_probabilities(tmp_path):
     model = linear_model(tmp_path / "classes", classes=("dry", "wet"))
     encoded = {"name": "inputs", "shape": [2, 4], "datatype": "FP64", "data": [0.25, 0, 0, 0, 0.75, 0, 0, 0]}
