@@ -260,7 +260,7 @@ def test_another_resource_needs_a_stop_first(grid: Simulation, cases: Cases) -> 
         transaction.put(Resource(name="servers", type=JobKind.SERVICE))
     pipeline = serve("w/m@1")
     _, job = ended(grid, replace(pipeline, jobs=(replace(pipeline.jobs[0], resource="servers"),)))
-    assert "already runs with another resource" in job.message
+    assert "already runs with other options: resource" in job.message
 
 
 @pytest.mark.parametrize("commit", range(1, 12))

@@ -116,7 +116,7 @@ def test_a_service_is_admitted_with_its_measured_cpus_and_memory_and_its_replica
     assert order.service is not None
     assert (order.service.replicas, order.service.memory_bytes) == (2, 128 * MIB)
     assert cases.start_service("rain", model="w/m@1", rate=900.0).service == cases.service("rain").service
-    with pytest.raises(ConflictError, match="already runs with another replicas and rate"):
+    with pytest.raises(ConflictError, match="already runs with other options: replicas, rate"):
         cases.start_service("rain", model="w/m@1", rate=100.0)
     # a stopped service starts again with its rate
     cases.stop_service("rain")

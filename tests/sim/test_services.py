@@ -81,7 +81,7 @@ def test_a_second_start_with_the_same_settings_changes_nothing_and_with_others_i
 ) -> None:
     view = started(grid, cases)
     assert cases.start_service("rain", model="w/m@1").service == view.service
-    with pytest.raises(ConflictError, match="already runs with another model and replicas"):
+    with pytest.raises(ConflictError, match="already runs with other options: model, replicas"):
         cases.start_service("rain", model="w/m@2", replicas=2)
 
 

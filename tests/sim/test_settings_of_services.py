@@ -34,7 +34,7 @@ def test_an_update_of_settings_reaches_the_running_process_and_a_restart_keeps_t
     cases.start_service("rain", settings=ServiceSettings(max_batch=64))
     until(grid, cases, is_running)
     assert (order_now(grid).max_batch, order_now(grid).timeout_seconds) == (64, 3.0)
-    with pytest.raises(ConflictError, match="already runs with another settings"):
+    with pytest.raises(ConflictError, match="already runs with other options: settings"):
         cases.start_service("rain", settings=ServiceSettings(max_batch=65))
 
 

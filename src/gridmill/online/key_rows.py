@@ -152,7 +152,7 @@ def check_floor(times: Ints, state: ViewState) -> None:
     floor, asked = (shown_time(us) for us in (state.floor_us, int(times[row])))
     raise InputError(
         f"the as-of time {asked} is before {floor}, the oldest time that the view answers",
-        hint="Send a later time, or build the view with a longer `reach_back`.",
+        hint="Send a later time, or set a longer `reach_back` in the rules of the service.",
         place=f"rows[{row}]",
     )
 

@@ -169,6 +169,6 @@ def _wrong(value: object, needed: str, place: str) -> InputError:
     shown = repr(value)
     return InputError(
         f"{shown if len(shown) <= 80 else shown[:77] + '...'} is not {needed}",
-        hint="The signature of the model shows the type of each field.",
+        hint="`GET /openapi.json` shows the type of each field.",
         place=place,
     )

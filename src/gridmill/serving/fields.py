@@ -4,6 +4,7 @@ JSON has no NaN and no infinity. A missing number is null, and becomes NaN, as i
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, NoReturn
@@ -15,6 +16,10 @@ import numpy.typing as npt
 from gridmill.domain.frozen import dataclass
 from gridmill.jobs.features import Encoding, Floats
 from gridmill.serving.errors import SHOWN, FieldsError, MalformedError, Problem
+
+TOO_LARGE = "the number is too large for a double"
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_NOT_JSON = re.compile(rb"-?(NaN|nan|Infinity|inf)")
 
 
 class FieldKind(StrEnum):
@@ -87,16 +92,16 @@ class RowReader:
         except msgspec.ValidationError as error:
             raise self._explained(body, error) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedError(f"the body is not valid JSON: {_reason(error)}") from error
+            raise not_json("body", body, error) from error
 
     def read_line(self, line: bytes) -> Floats:
         """Return the inputs of one row. Raises MalformedError, FieldsError."""
         try:
             return self.inputs_of([self._line.decode(line)])
         except msgspec.ValidationError as error:
-            raise FieldsError(tuple(self._problems([_untyped(line)], str(error)))) from error
+            raise FieldsError(tuple(self._problems([untyped(line, "line")], str(error)))) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedError(f"the line is not valid JSON: {_reason(error)}") from error
+            raise not_json("line", line, error) from error
 
     def inputs_of(self, rows: Sequence[Any]) -> Floats:
         """Return the inputs of decoded rows."""
@@ -116,13 +121,15 @@ class RowReader:
 
     def _explained(self, body: bytes, error: msgspec.ValidationError) -> FieldsError:
         """Return the error with every wrong field of every row, because the decoder stops at the first."""
-        content = _untyped(body)
+        content = untyped(body)
         rows = content.get("rows") if isinstance(content, dict) else content
         if not isinstance(rows, list):
             names = ", ".join(repr(one.name) for one in self.fields[:3])
+            more = f" and {len(self.fields) - 3} more" if len(self.fields) > 3 else ""
             return FieldsError(
                 (Problem(field="rows", problem="the body has no list of rows"),),
-                hint=f'Send {{"rows": [...]}}, where each row has the fields {names} and so on.',
+                hint=f'Send {{"rows": [...]}}, where each row has the fields {names}{more}. '
+                "`GET /openapi.json` has an example.",
             )
         return FieldsError(tuple(self._problems(rows, str(error))))
 
@@ -155,13 +162,27 @@ class RowReader:
 astuple: Callable[[Any], tuple[Any, ...]] = msgspec.structs.astuple
 
 
-def _untyped(body: bytes) -> Any:  # noqa: ANN401  any JSON
+def not_json(what: str, text: bytes, error: Exception) -> MalformedError:
+    """Return the error for a text that is not valid JSON. `what` is the word for the text."""
+    if not text.strip():
+        return MalformedError(f"the {what} is empty, not valid JSON")
+    reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+    found = _BYTE.search(reason)
+    place = int(found[1]) if found else 0
+    has_constant = _NOT_JSON.match(text, place) is not None
+    return MalformedError(
+        f"the {what} is not valid JSON: {reason.removeprefix('JSON is malformed: ')}",
+        hint="JSON has no NaN and no infinity. Send null for a missing value." if has_constant else "",
+    )
+
+
+def untyped(text: bytes, what: str = "body") -> Any:  # noqa: ANN401  any JSON
     """Decode JSON whose fields are wrong. Numbers that are too large become infinite. Raises MalformedError,
     because the error in the fields may come before an error in the syntax."""
     try:
-        return json.loads(body, parse_constant=_refused_constant)
+        return json.loads(text, parse_constant=_refused_constant)
     except (ValueError, RecursionError) as error:
-        raise MalformedError(f"the body is not valid JSON: {_reason(error)}") from error
+        raise not_json(what, text, error) from error
 
 
 def _refused_constant(name: str) -> NoReturn:
@@ -238,6 +259,8 @@ def _wrong(field: Field, row: dict[str, Any]) -> str | None:
     value = row[field.name]
     if value is None or _fits(field.kind, value):
         return None
+    if isinstance(value, int | float) and not _in_range(value):
+        return TOO_LARGE
     return f"the value is {_word(value)}, not {_WORDS[field.kind]}"
 
 
@@ -260,9 +283,5 @@ def _word(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, int | float):
-        return "a number" if _in_range(value) else "a number that is too large for a double"
+        return "a number"
     return "a text" if isinstance(value, str) else "a list" if isinstance(value, list) else "an object"
-
-
-def _reason(error: Exception) -> str:
-    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from gridmill.jobs.features import Floats
-from gridmill.serving.errors import MalformedError, Problem, RequestError
+from gridmill.serving.errors import FieldsError, MalformedError, Problem, RequestError
 from gridmill.serving.fields import Field, FieldKind
 from gridmill.serving.hosting import HostedModel
 from gridmill.serving.keyed_features import KeyedInputs, KeyedRequest, as_of_time, wish_of
@@ -116,7 +116,10 @@ async def _keyed(host: HostedModel, arrays: Mapping[str, Array], as_of: object) 
     ):
         return None
     rows = _rows_of_tensors(arrays)
-    return await host.keyed.inputs_of(KeyedRequest(rows=rows, as_of=as_of_time(as_of)))
+    try:
+        return await host.keyed.inputs_of(KeyedRequest(rows=rows, as_of=as_of_time(as_of)))
+    except FieldsError as error:  # the protocol has one status for all wrong requests
+        raise RequestError(error.message, hint=error.hint, problems=error.problems) from error
 
 
 def _rows_of_tensors(arrays: Mapping[str, Array]) -> list[dict[str, Any]]:

@@ -24,13 +24,13 @@ from gridmill.serving.batching import BatchLimits
 from gridmill.serving.errors import (
     FieldsError,
     LateError,
-    MalformedError,
     ModelFailedError,
     OverloadedError,
     Problem,
     RequestError,
     ViewUnavailableError,
 )
+from gridmill.serving.fields import TOO_LARGE, not_json, untyped
 from gridmill.serving.served_model import ServedModel
 
 if TYPE_CHECKING:
@@ -248,9 +248,21 @@ def read_keyed_line(line: bytes) -> Row:
 def _decoded(text: bytes, what: str) -> Any:  # noqa: ANN401  any JSON
     try:
         return _DECODE(text)
+    except msgspec.ValidationError as error:  # a number that a double cannot hold
+        raise FieldsError(_too_large(untyped(text, what))) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise MalformedError(f"the {what} is not valid JSON: {reason}") from error
+        raise not_json(what, text, error) from error
+
+
+def _too_large(content: object) -> tuple[Problem, ...]:
+    rows = content.get("rows", [content]) if isinstance(content, dict) else content
+    places = [
+        Problem(row=number, field=name, problem=TOO_LARGE)
+        for number, row in enumerate(rows if isinstance(rows, list) else [])
+        for name, value in (row.items() if isinstance(row, dict) else ())
+        if isinstance(value, float) and math.isinf(value)
+    ]
+    return tuple(places) or (Problem(problem="a number is too large for a double"),)
 
 
 def check_objects(rows: Sequence[object]) -> None:

@@ -20,7 +20,6 @@ _LABELS = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
 _HELP = {
     "gridmill_requests_total": ("counter", "Requests by version, kind of request and status."),
     "gridmill_request_seconds": ("histogram", "Seconds from the end of a request to its answer."),
-    "gridmill_rows_total": ("counter", "Rows of requests by version."),
     "gridmill_batches_total": ("counter", "Batches that the model computed."),
     "gridmill_batch_rows_total": ("counter", "Rows of the batches that the model computed."),
     "gridmill_batch_seconds_total": ("counter", "Seconds in which the model computed batches."),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -136,6 +137,8 @@ async def _fill(host: HostedModel, answers: Sequence[dict[str, Any]], parts: Seq
 
 
 def _line_error(number: int, error: RequestError, request_id: str) -> dict[str, Any]:
+    if isinstance(error, FieldsError):  # its rows count from the line, not from the request
+        error = FieldsError(tuple(replace(one, row=number) for one in error.problems), hint=error.hint)
     body = error.body(request_id)
-    problems = [{**one, "row": number} for one in body.get("problems", ())]
-    return {"error": body["error"], "code": body["code"], "row": number, "problems": problems}
+    line = {"error": body["error"], "code": body["code"], "row": number, "problems": body.get("problems", [])}
+    return line | ({"hint": error.hint} if error.hint else {})

@@ -64,14 +64,15 @@ def test_an_error_names_every_wrong_field_and_its_row(tmp_path, model):
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
-        (b"", 400, "not valid JSON"),
+        (b"", 400, "the body is empty"),
         (b"{", 400, "not valid JSON"),
         (b'{"rows": [{"temp": NaN}]}', 400, "not valid JSON"),
         (b"[" * 100_000, 400, "not valid JSON"),
         (b"\xff\xfe", 400, "not valid JSON"),
+        (b'{"rows": [{"temp": -Infinity}]}', 400, "the body is not valid JSON: invalid"),
         (b"{}", 422, "no list of rows"),
         (b"3", 422, "no list of rows"),
-        (b'{"rows": [{"temp": 1e999, "wind speed": 1, "city": null}]}', 422, "too large for a double"),
+        (b'{"rows": [{"temp": 1e999, "wind speed": 1, "city": null}]}', 422, "temp': the number is too"),
         (b'{"rows": [{"temp": %s, "wind speed": 1, "city": null}]}' % (b"9" * 400), 422, "too large"),
         (b'{"rows": [{"temp": true, "wind speed": 1, "city": null}]}', 422, "the value is true"),
     ],
@@ -80,6 +81,27 @@ def test_a_wrong_body_is_explained(tmp_path, model, body, status, words):
     async def scenario(call, hosted):
         reply = await call("/predict", body)
         assert (reply.status, words in reply.json()["error"]) == (status, True), reply.body
+
+    run(scenario, order_of(model), tmp_path)
+
+
+@pytest.mark.parametrize("value", [b"NaN", b"Infinity", b"-Infinity"])
+def test_nan_in_json_gets_the_hint_to_send_null(tmp_path, model, value):
+    async def scenario(call, hosted):
+        body = b'{"rows": [{"temp": %s}]}' % value
+        reply = await call("/predict", body)
+        assert "Send null" in reply.json()["hint"]
+        line = await call("/predict", body[10:-2], headers={"content-type": "application/x-ndjson"})
+        assert "Send null" in line.json()["hint"]
+        assert "hint" not in (await call("/predict", body[:-12] + b"x")).json()
+
+    run(scenario, order_of(model), tmp_path)
+
+
+def test_the_hint_about_a_body_without_rows_names_all_fields_that_exist(tmp_path, model):
+    async def scenario(call, hosted):
+        hint = (await call("/predict", {})).json()["hint"]
+        assert "the fields 'temp', 'wind speed', 'city'. `GET /openapi.json`" in hint
 
     run(scenario, order_of(model), tmp_path)
 
@@ -96,6 +118,7 @@ def test_each_json_line_gets_one_line(tmp_path, model):
         assert answers[1]["row"] == 1
         assert "not valid JSON" in answers[1]["error"]
         assert (answers[2]["problems"][0]["row"], answers[2]["problems"][0]["field"]) == (2, "temp")
+        assert answers[2]["error"].startswith("row 2, field 'temp': ")
         assert answers[3] == {"prediction": None, "not_finite": True}
 
     run(scenario, order_of(model), tmp_path)

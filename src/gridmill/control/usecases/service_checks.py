@@ -71,7 +71,7 @@ def check_same(running: Service, wanted: Service) -> None:
         differs.append("port")
     if differs:
         raise ConflictError(
-            f"service {running.name!r} already runs with another {' and '.join(differs)}",
+            f"service {running.name!r} already runs with other options: {', '.join(differs)}",
             hint=f"Change it: gridmill update service {running.name} --model ... --replicas ...; or stop it "
             f"first: gridmill stop service {running.name}",
         )
