@@ -1,9 +1,11 @@
 """The client method that answers a large request to a service by a prediction job."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 from uuid import uuid4
 
 from gridmill.domain.dataset import DatasetSpec
@@ -14,7 +16,10 @@ from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.service import Service
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.source import Source
+from gridmill.domain.states import FINISHED_RUNS
+from gridmill.domain.views import RunView
 from gridmill.errors import GridmillError, InputError
+from gridmill.ports.grid import Grid
 from gridmill.sdk.artifacts import VersionVerbs
 from gridmill.sdk.loaded import Version, plugged
 from gridmill.sdk.runs import RunVerbs, Tick
@@ -22,7 +27,21 @@ from gridmill.sdk.services import ServiceVerbs
 
 ROWS, TABLE, PREDICTIONS = "rows", "table", "predictions"
 """The names of the jobs: the load of the rows, the dataset, and the swarm."""
-_POSITION = "gridmill_position"
+CHECKING, WRITING = "checking rows", "writing rows"
+"""The steps of a request in which the client reads its rows."""
+_POSITION, _FILE = "gridmill_position", "rows.parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowProgress:
+    """The progress of a step of a large request in the client: the rows so far, and all rows or bytes. A
+    number that is unknown is 0."""
+
+    step: str
+    rows: int
+    total_rows: int = 0
+    bytes_read: int = 0
+    total_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,42 +66,56 @@ class PredictionVerbs(RunVerbs, VersionVerbs, ServiceVerbs):
         *,
         overwrite: bool = False,
         on_tick: Callable[[Tick], None] | None = None,
+        on_rows: Callable[[RowProgress], None] | None = None,
     ) -> ServedPredictions:
         """Predict all rows of a file or a table with the version that a service serves now, and write the
         rows with their predictions to `output` (`.csv`, `.jsonl` or `.parquet`).
 
-        `data` is such a file, or a version of a sink or dataset (`weather/hourly@3`). With a canary, the
-        version with the larger part of the requests is used. The rows must have all features of the model,
-        also those that the service computes by key. The workers are started for the request, and end with
-        it. The service itself gets no requests. Raises DataError that names missing columns, or the row and
-        the column of a wrong value; InputError, NotFoundError, JobError.
+        `data` is such a file, or a version of a sink or dataset (`weather/hourly@3`). The rows are read in
+        pieces, so that a file of any size needs little memory, and a row that the service would refuse is
+        refused with the same reason. If the model reads sequences, the file is JSON Lines, and each line is a
+        list of objects. With a canary, the version with the larger part of the requests is used. The rows
+        must have all features of the model, also those that the service computes by key.
+
+        The workers are started for the request, and end with it, also if this method is interrupted. The
+        service itself gets no requests. `on_rows` is called while rows are checked or written, and `on_tick`
+        while workers predict. Raises DataError that names missing columns, or the line and the field of a
+        wrong value; InputError, NotFoundError, JobError.
         """
-        target, endings = Path(output), plugged("answer endings")()
-        if target.suffix not in endings:
-            raise InputError(f"{target} must end in {', '.join(endings)}", place="output")
-        if target.exists() and not overwrite:
-            raise InputError(f"{target} exists", hint="Name another file, or add --force.", place="output")
+        target = Path(output)
+        _check_target(target, overwrite=overwrite)
         served = self.service(service).service
         version = self.load(served_version(served))
-        features = _features(version)
-        rows = plugged("checked request")(self._rows(data, features), features, str(data))
-        name = f"predict-{service}-{uuid4().hex[:8]}"
-        with TemporaryDirectory(prefix="gridmill-predict-") as folder:
-            plugged("write request")(rows, features, Path(folder) / "rows.parquet")
-            pipeline = _pipeline(name, folder, version, bool(served.settings.trust))
+        rows = plugged("open request")(*self._source(data), version.path, target.suffix)
+        told = on_rows or _ignored
+        with _draft(target) as file, TemporaryDirectory(prefix="gridmill-predict-") as folder:
+            count = rows.write_features(Path(folder) / _FILE, _told(CHECKING, told))
+            pipeline = _pipeline(
+                f"predict-{service}-{uuid4().hex[:8]}", folder, version, bool(served.settings.trust)
+            )
+            run = self.attend(partial(_started, prepared=self.prepare(pipeline))).run.id
             try:
-                view = self.run(pipeline, check=True, on_tick=on_tick)
-                found = self.load(f"{name}/{PREDICTIONS}").to_arrow()
+                self.wait(run, on_tick=on_tick, check=True)
+                found = self.load(f"{pipeline.name}/{PREDICTIONS}").to_batches()
+                written = plugged("write answer")(rows, count, found, file, _told(WRITING, told, count))
             finally:
-                self._remove(name)
-        count = _write(target, rows, found)
+                self._end(run)
+                self._remove(pipeline.name)
         path = str(target.absolute())
-        return ServedPredictions(service=service, version=version.id, run=view.run.id, path=path, rows=count)
+        return ServedPredictions(service=service, version=version.id, run=run, path=path, rows=written)
 
-    def _rows(self, data: str | Path, features: Mapping[str, str]) -> Any:  # noqa: ANN401  an Arrow table
+    def _source(self, data: str | Path) -> tuple[Path | Callable[[], Any], str]:
+        """Return the file, or the function that opens the table, and the text that names it."""
         if Path(data).exists() or "/" not in str(data) or Path(data).suffix:
-            return plugged("read request")(Path(data), features)
-        return self.load(str(data)).to_arrow()
+            return Path(data), str(data)
+        version = self.load(str(data))
+        return partial(plugged("batches"), version.path, version.artifact), str(data)
+
+    def _end(self, run: str) -> None:
+        """Stop the run if it is active, and wait for its end, so that its workers have ended."""
+        if self.status(run).run.state not in FINISHED_RUNS:
+            self.stop(run)
+            self.wait(run)
 
     def _remove(self, pipeline: str) -> None:
         """Delete the versions of a request, from the last to the first."""
@@ -97,64 +130,101 @@ class PredictionVerbs(RunVerbs, VersionVerbs, ServiceVerbs):
             return
 
 
+def _started(grid: Grid, prepared: Pipeline) -> RunView:
+    return grid.start_run(prepared)
+
+
+def _ignored(progress: RowProgress) -> None:
+    """Do nothing."""
+
+
+def _told(
+    step: str, on_rows: Callable[[RowProgress], None], total: int = 0
+) -> Callable[[int, int, int], None]:
+    def told(rows: int, done: int, every: int) -> None:
+        on_rows(RowProgress(step=step, rows=rows, total_rows=total, bytes_read=done, total_bytes=every))
+
+    return told
+
+
 def served_version(service: Service) -> str:
     """Return the version that gets most of the requests of a service."""
     is_canary = bool(service.canary) and service.canary_percent > 50.0
     return service.canary if is_canary else service.version
 
 
-def _features(version: Version) -> Mapping[str, str]:
-    """Return the Arrow types of the features of a model, by name. Raises InputError for a model that reads
-    sequences."""
-    details = version.artifact.output.details
-    if details.get("sequence"):
-        raise InputError(
-            f"{version.id} reads sequences of rows, so the rows of a request do not suffice",
-            hint="Declare a prediction in a pipeline, whose dataset has the entity and the time of each row.",
-            place="service",
-        )
-    types = details.get("feature_types") or {}
-    return {name: types.get(name, "double") for name in details.get("features") or ()}
+def _features(version: Version) -> tuple[str, ...]:
+    """Return the names of the features of a model."""
+    return tuple(encoding.column for encoding in plugged("card")(version.path).encodings)
 
 
 def _pipeline(name: str, folder: str, version: Version, trust: bool) -> Pipeline:
-    features = ", ".join(f'"{_quoted(one)}"' for one in _features(version))
-    nulls = (f', cast(null as {kind}) as "{_quoted(one)}"' for one, kind in _keys(version).items())
-    keys = "".join(nulls)
-    sql = f'select {features}{keys} from {ROWS} order by "{_POSITION}"'
-    source = Source(path="rows.parquet")
+    """Return the pipeline that predicts the rows of a file of features. If the model reads sequences, the
+    file has all rows of each sequence, and only the last of them is predicted."""
+    card = plugged("card")(version.path)
+    names = _features(version)
+    columns = [_quoted(one) for one in names]
+    columns += [f"cast(null as {kind}) as {_quoted(one)}" for one, kind in _keys(card, names).items()]
+    split = None
+    if card.sequence is not None:
+        split, last = "test", f"{_quoted(_POSITION)} % {card.sequence} = {card.sequence - 1}"
+        columns.append(f"case when {last} then 'test' else 'train' end as \"split\"")
+    sql = f"select {', '.join(columns)} from {ROWS} order by {_quoted(_POSITION)}"
     return Pipeline(
         name=name,
         folder=folder,
         jobs=(
-            Job(name=ROWS, sink=SinkSpec(source=source)),
+            Job(name=ROWS, sink=SinkSpec(source=Source(path=_FILE))),
             Job(name=TABLE, dataset=DatasetSpec(tables=(ROWS,), sql=sql)),
             Job(
                 name=PREDICTIONS,
-                prediction=PredictionSpec(dataset=TABLE, models=(version.id,), split=None, trust=trust),
+                prediction=PredictionSpec(dataset=TABLE, models=(version.id,), split=split, trust=trust),
             ),
         ),
     )
 
 
 def _quoted(name: str) -> str:
-    return name.replace('"', '""')
+    return '"' + name.replace('"', '""') + '"'
 
 
-def _keys(version: Version) -> Mapping[str, str]:
+def _keys(card: Any, names: Sequence[str]) -> Mapping[str, str]:  # noqa: ANN401  the card of a model
     """Return the columns that identify rows, with their SQL types. The model does not compute with them."""
-    card = plugged("card")(version.path)
     types = {**dict.fromkeys(card.entity, "varchar"), **({card.time: "timestamp"} if card.time else {})}
-    return {name: kind for name, kind in types.items() if name not in _features(version)}
+    return {name: kind for name, kind in types.items() if name not in names}
 
 
-def _write(target: Path, rows: Any, predictions: Any) -> int:  # noqa: ANN401  Arrow tables
-    """Write the answer completely or not at all."""
-    partial_file = target.with_name(f".{target.name}.{uuid4().hex[:8]}")
+def _check_target(target: Path, *, overwrite: bool) -> None:
+    """Raise InputError if the answer cannot be written to `target`."""
+    endings = plugged("answer endings")()
+    if target.suffix not in endings:
+        raise InputError(f"{target} must end in {', '.join(endings)}", place="output")
+    if target.is_dir():
+        raise InputError(f"{target} is a folder", hint="Name a file.", place="output")
+    if target.exists() and not overwrite:
+        raise InputError(f"{target} exists", hint="Name another file, or add --force.", place="output")
+    if not target.absolute().parent.is_dir():
+        raise InputError(
+            f"the folder {target.absolute().parent} does not exist",
+            hint=f"Make it, or name another file: mkdir -p {target.absolute().parent}",
+            place="output",
+        )
+
+
+@contextmanager
+def _draft(target: Path) -> Iterator[IO[bytes]]:
+    """Open a temporary file beside `target`, which replaces it at the end. If an error is raised, the
+    temporary file is deleted."""
+    draft = target.with_name(f".{target.name}.{uuid4().hex[:8]}")
     try:
-        with partial_file.open("wb") as file:
-            count: int = plugged("write answer")(rows, predictions, file, target.suffix)
-        partial_file.replace(target)
+        with draft.open("wb") as file:
+            yield file
+        draft.replace(target)
+    except OSError as error:
+        raise InputError(
+            f"{target} cannot be written: {error.strerror or error}",
+            hint="Name a file in a folder that is writable and has enough space.",
+            place="output",
+        ) from error
     finally:
-        partial_file.unlink(missing_ok=True)
-    return count
+        draft.unlink(missing_ok=True)

@@ -96,8 +96,12 @@ class RowReader:
 
     def read_line(self, line: bytes) -> Floats:
         """Return the inputs of one row. Raises MalformedError, FieldsError."""
+        return self.inputs_of([self.row_of_line(line)])
+
+    def row_of_line(self, line: bytes) -> Any:  # noqa: ANN401  a row, or a list of rows
+        """Return the decoded row of one line. Raises MalformedError, FieldsError."""
         try:
-            return self.inputs_of([self._line.decode(line)])
+            return self._line.decode(line)
         except msgspec.ValidationError as error:
             raise FieldsError(tuple(self._problems([untyped(line, "line")], str(error)))) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -107,13 +111,19 @@ class RowReader:
         """Return the inputs of decoded rows."""
         if self.sequence is None:
             return self._encode([astuple(row) for row in rows])
+        return self._encode(self.values_of(rows)).reshape(len(rows), self.sequence, self.width)
+
+    def values_of(self, rows: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return the values of the fields of decoded rows. A row of a model with a sequence has `sequence`
+        tuples. Raises FieldsError for a row that is an empty list."""
+        if self.sequence is None:
+            return [astuple(row) for row in rows]
         empty = [Problem(row=n, problem="the list has no objects") for n, row in enumerate(rows) if not row]
         if empty:
             raise FieldsError(tuple(empty))
         length = self.sequence
         windows = [[row[0]] * (length - len(row)) + row[-length:] for row in rows]
-        flat = self._encode([astuple(one) for window in windows for one in window])
-        return flat.reshape(len(rows), length, self.width)
+        return [astuple(one) for window in windows for one in window]
 
     def inputs_of_columns(self, columns: Sequence[Any]) -> Floats:
         """Return the inputs [values, inputs] of the values of each field, in the order of the fields."""
@@ -155,7 +165,7 @@ class RowReader:
         return [
             Problem(row=number, field=field.name, problem=problem)
             for field in self.fields
-            if (problem := _wrong(field, row))
+            if (problem := problem_of(field, row))
         ]
 
 
@@ -253,7 +263,8 @@ def _encoded(field: Field, values: Any) -> Floats:  # noqa: ANN401  a list or an
     return hot.astype(np.float64)
 
 
-def _wrong(field: Field, row: dict[str, Any]) -> str | None:
+def problem_of(field: Field, row: dict[str, Any]) -> str | None:
+    """Return the problem with the value of a field in a row, or None if the value is right."""
     if field.name not in row:
         return "the field is missing; send null if the value is unknown"
     value = row[field.name]

@@ -1,0 +1,144 @@
+"""Writes the rows of a large request with their predictions, in pieces."""
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+import msgspec
+import pyarrow as pa
+
+from gridmill.errors import InputError
+from gridmill.jobs.write_rows import write_csv, write_jsonl, write_parquet
+from gridmill.serving.request_file import LineRows, RequestRows, Told
+
+_WRITERS = {".csv": write_csv, ".jsonl": write_jsonl, ".parquet": write_parquet}
+_OWN = ("prediction", "probability_")
+_DECODE, _ENCODE = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
+
+
+def answer_endings() -> tuple[str, ...]:
+    """Return the endings of the files that an answer can have."""
+    return tuple(_WRITERS)
+
+
+class _Predictions:
+    """The predictions of all rows, in their order. A row of the request has `length` rows in the dataset, and
+    the last of them is predicted. `rows` is the number of rows of the request."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], length: int, rows: int, told: Told | None) -> None:
+        self._told = told
+        self._batches, self._length, self.rows = batches, length, rows
+        self.taken = 0
+        self._held = [next(batches)]
+        names = self._held[0].schema.names
+        self._names = [name for part in _OWN for name in names if name.startswith(part)]
+        self.schema = pa.schema([self._held[0].schema.field(name) for name in self._names])
+
+    def take(self, rows: int) -> pa.Table:
+        """Return the predictions of the next rows. Raises InputError if they are missing."""
+        held = sum(batch.num_rows for batch in self._held)
+        while held < rows and (batch := next(self._batches, None)) is not None:
+            self._held.append(batch)
+            held += batch.num_rows
+        if held < rows:
+            raise _changed(f"{self.taken + held} rows have a prediction, but there are more rows")
+        table = pa.Table.from_batches(self._held)
+        self._held = table.slice(rows).to_batches() or [self._held[0].slice(0, 0)]
+        self._check(table["row"].slice(0, rows))
+        self.taken += rows
+        if self._told is not None:
+            self._told(self.taken, 0, 0)
+        return table.slice(0, rows).select(self._names)
+
+    def _check(self, numbers: pa.ChunkedArray) -> None:
+        first = self.taken * self._length + self._length - 1
+        expected = range(first, first + len(numbers) * self._length, self._length)
+        if numbers.to_pylist() != list(expected):
+            raise InputError(f"the predictions from row {self.taken} are not in the order of the rows")
+
+    def check_end(self) -> None:
+        """Raise InputError if a prediction was not taken."""
+        if self.taken != self.rows:
+            raise _changed(f"{self.rows} rows have a prediction, but there are {self.taken} rows")
+
+
+def _changed(text: str) -> InputError:
+    return InputError(
+        f"the rows have changed while they were predicted: {text}",
+        hint="Run the command again.",
+        place="data",
+    )
+
+
+def write_answer(
+    rows: RequestRows,
+    count: int,
+    found: Iterator[pa.RecordBatch],
+    file: IO[bytes],
+    told: Told | None = None,
+) -> int:
+    """Write the rows of a request with the columns of their predictions, and return the number of rows.
+
+    `count` is the number of rows whose features were written. `found` are the batches of the prediction.
+    `told` is called with the number of rows so far.
+    Raises InputError if a row has no prediction, for example because the file of the rows has changed.
+    """
+    predictions = _Predictions(found, rows.reader.sequence or 1, count, told)
+    if isinstance(rows, LineRows) and rows.ending == ".jsonl" and not rows.is_list:
+        written = _write_lines(rows, predictions, file)
+    else:
+        schema, batches = _only(predictions) if rows.is_list else _joined(rows, predictions)
+        written = _WRITERS[rows.ending](pa.RecordBatchReader.from_batches(schema, batches), file)
+    predictions.check_end()
+    return written
+
+
+def _only(predictions: _Predictions) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return the predictions without the rows of the request, which are lists."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        while left := min(65_536, predictions.rows - predictions.taken):
+            yield from predictions.take(left).to_batches()
+
+    return predictions.schema, batches()
+
+
+def _joined(rows: RequestRows, predictions: _Predictions) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return the rows of the request with their predictions. A column of a prediction replaces a column of
+    the request with the same name."""
+    before, every = rows.batches()
+    kept = [name for name in before.names if name not in predictions.schema.names]
+    schema = pa.schema([*(before.field(name) for name in kept), *predictions.schema])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in every:
+            own = predictions.take(batch.num_rows).combine_chunks()
+            columns = [*batch.select(kept).columns, *(one.combine_chunks() for one in own.columns)]
+            yield pa.record_batch(columns, schema=schema)
+
+    return schema, batches()
+
+
+def _write_lines(rows: LineRows, predictions: _Predictions, file: IO[bytes]) -> int:
+    """Write each line of the request with the fields of its prediction at its end. The other fields stay as
+    they are written in the request."""
+    own = [b'"%s"' % part.encode() for part in predictions.schema.names]
+    for piece in rows.lines():
+        added = io.BytesIO()
+        table = predictions.take(len(piece))
+        write_jsonl(table.to_reader(), added)
+        lines = _without(piece, own, predictions.schema.names)
+        for line, more in zip(lines, added.getvalue().splitlines(), strict=True):
+            file.write(line.strip()[:-1] + b", " + more[1:] + b"\n")
+    return predictions.taken
+
+
+def _without(
+    piece: Sequence[tuple[int, bytes]], own: Sequence[bytes], names: Sequence[str]
+) -> Iterator[bytes]:
+    """Yield the lines without the fields that the prediction has too."""
+    for _, line in piece:
+        if any(name in line for name in own):
+            yield _ENCODE({name: value for name, value in _DECODE(line).items() if name not in names})
+        else:
+            yield line

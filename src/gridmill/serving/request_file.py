@@ -1,0 +1,452 @@
+"""Reads the rows of a large request to a service, by the rules of HTTP requests, and writes their features.
+
+A file is read in pieces, so that a file of any size needs little memory. It is read twice: first to check the
+rows and to write their features, and later to write the rows with their predictions.
+"""
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from gridmill.errors import DataError, GridmillError, InputError
+from gridmill.jobs.model_files import load_card
+from gridmill.serving.errors import FieldsError, Problem, RequestError
+from gridmill.serving.fields import Field, FieldKind, RowReader
+from gridmill.serving.table_values import checked_values, number_texts
+
+POSITION = "gridmill_position"
+"""The column with the position of a row among all rows of the file of features, from 0."""
+PIECE_ROWS = 16_384
+PIECE_BYTES = 8 * 2**20
+"""A piece of a file has at most this number of rows, and ends with the line that reaches these bytes."""
+LINE_BYTES = 64 * 2**20
+"""The largest length of a line."""
+
+Told = Callable[[int, int, int], None]
+"""A function that gets the number of rows so far, the bytes read so far, and all bytes (0: unknown)."""
+_DECODE = msgspec.json.Decoder().decode
+
+
+class RequestRows:
+    """The rows of a large request to a model. `label` names the request in errors. `ending` is the ending of
+    the file of the answer."""
+
+    def __init__(self, label: str, reader: RowReader, ending: str) -> None:
+        self.label, self.reader, self.ending = label, reader, ending
+        self.is_list = False
+        """Whether a row is a list of objects, which has no columns that an answer could repeat."""
+
+    def features(self) -> Iterator[pa.Table]:
+        """Yield the values of the features, in pieces. A row of a model that reads sequences has `sequence`
+        rows in a piece. Raises DataError for a row that the service would refuse."""
+        raise NotImplementedError
+
+    def batches(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Return the columns of the rows, and all rows in batches. Call it after `features`."""
+        raise NotImplementedError
+
+    def bytes_read(self) -> tuple[int, int]:
+        """Return the bytes that `features` has read so far, and all bytes (0: unknown)."""
+        return 0, 0
+
+    def write_features(self, to: Path, told: Told | None = None) -> int:
+        """Write the features of all rows with their positions as Parquet, and return the number of rows.
+        Raises DataError for a row that the service would refuse, and for a request without rows; InputError
+        for a file that cannot be read."""
+        schema = pa.schema([*map(_arrow_field, self.reader.fields), pa.field(POSITION, pa.int64())])
+        length, written = self.reader.sequence or 1, 0
+        with _writing(to), pq.ParquetWriter(to, schema) as writer:
+            for table in self.features():
+                positions = pa.array(range(written, written + table.num_rows), pa.int64())
+                writer.write_table(table.append_column(POSITION, positions).cast(schema))
+                written += table.num_rows
+                if told is not None:
+                    told(written // length, *self.bytes_read())
+        if not written:
+            raise DataError(f"{self.label} has no rows", place="data")
+        return written // length
+
+    def refused(self, place: str, error: RequestError) -> DataError:
+        """Return the error for a row that the service refuses. `place` names the row in the file."""
+        first = error.problems[0] if error.problems else None
+        field = f", field {first.field!r}" if first is not None and first.field is not None else ""
+        more = f" ({len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
+        text = first.problem if first is not None else error.message
+        return DataError(f"{self.label}, {place}{field}: {text}{more}", hint=error.hint, place="data")
+
+
+def _arrow_field(field: Field) -> pa.Field:
+    return pa.field(field.name, pa.string() if field.kind == FieldKind.TEXT else pa.float64())
+
+
+class LineRows(RequestRows):
+    """The rows of a JSON Lines file. A line is what an HTTP request of JSON Lines would send."""
+
+    def __init__(self, path: Path, reader: RowReader, ending: str) -> None:
+        super().__init__(str(path), reader, ending)
+        self.path, self.is_list = path, reader.sequence is not None
+        self._needs_columns = ending != ".jsonl" and not self.is_list
+        self._schema = pa.schema([])
+        self._read_bytes = 0
+
+    def bytes_read(self) -> tuple[int, int]:
+        """Return the bytes of the lines read so far, and the size of the file."""
+        return self._read_bytes, self.path.stat().st_size
+
+    def lines(self) -> Iterator[list[tuple[int, bytes]]]:
+        """Yield the lines that are not blank, with their numbers from 1, in pieces."""
+        piece, size, number, self._read_bytes = [], 0, 0, 0
+        most = max(1, PIECE_ROWS // (self.reader.sequence or 1))
+        with _reading(self.label), self.path.open("rb") as file:
+            while line := file.readline(LINE_BYTES + 1):
+                number += 1
+                if len(line) > LINE_BYTES:
+                    text = f"{self.label}, line {number}: the line has more than {LINE_BYTES} bytes"
+                    raise DataError(text, place="data")
+                self._read_bytes += len(line)
+                if line.strip():
+                    piece.append((number, line))
+                    size += len(line)
+                if len(piece) >= most or size >= PIECE_BYTES:
+                    yield piece
+                    piece, size = [], 0
+        if piece:
+            yield piece
+
+    def features(self) -> Iterator[pa.Table]:
+        """Yield the features of each piece of lines."""
+        for piece in self.lines():
+            values = self.reader.values_of([self._row(number, line) for number, line in piece])
+            yield pa.table(dict(self._columns(values)))
+            if self._needs_columns:
+                self._schema = self._unified(piece)
+
+    def _row(self, number: int, line: bytes) -> Any:  # noqa: ANN401  a decoded row
+        try:
+            row = self.reader.row_of_line(line)
+            if row == []:  # the rule of the reader, but with the number of the line
+                self.reader.values_of([row])
+            return row
+        except RequestError as error:
+            raise self.refused(f"line {number}", error) from error
+
+    def _columns(self, values: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, pa.Array]]:
+        for field, column in zip(self.reader.fields, zip(*values, strict=True), strict=True):
+            if field.kind == FieldKind.TEXT:
+                yield field.name, pa.array(column, pa.string())
+            else:
+                numbers = [None if value is None else float(value) for value in column]
+                yield field.name, pa.array(numbers, pa.float64())
+
+    def _unified(self, piece: Sequence[tuple[int, bytes]]) -> pa.Schema:
+        """Return the columns of the lines so far. Raises DataError for a column with values of several
+        types."""
+        found = _table([_DECODE(line) for _, line in piece], None, f"{self.label}, from line {piece[0][0]}")
+        try:
+            return pa.unify_schemas([self._schema, found.schema], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise _several_types(self.label, error) from error
+
+    def batches(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Return the fields of the lines as columns."""
+        return self._schema, self._batches(self._schema)
+
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for piece in self.lines():
+            yield from _table([_DECODE(line) for _, line in piece], schema, self.label).to_batches()
+
+
+def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None, label: str) -> pa.Table:
+    names = schema.names if schema is not None else dict.fromkeys(name for row in rows for name in row)
+    kinds = schema.types if schema is not None else [None] * len(names)
+    arrays: dict[str, pa.Array] = {}
+    for name, kind in zip(names, kinds, strict=True):
+        try:
+            arrays[name] = pa.array([row.get(name) for row in rows], kind)
+        except (pa.ArrowException, OverflowError, TypeError) as error:
+            raise _several_types(f"{label}: column {name!r}", error) from error
+    return pa.table(arrays, schema=schema)
+
+
+def _several_types(what: str, error: Exception) -> DataError:
+    return DataError(
+        f"{what}: the values of a column must have the same type in a table: {error}",
+        hint="Write the answer as .jsonl.",
+        place="data",
+    )
+
+
+class TableRows(RequestRows):
+    """The rows of a table with columns: a Parquet file, or a version of a sink or dataset."""
+
+    def __init__(
+        self, label: str, reader: RowReader, ending: str, opened: Callable[[], pa.RecordBatchReader]
+    ) -> None:
+        super().__init__(label, reader, ending)
+        self._opened = opened
+        if reader.sequence is not None:
+            raise InputError(
+                f"{label} cannot be used, because the model reads sequences of up to {reader.sequence} rows",
+                hint="Use a .jsonl file. Each of its lines is a list of objects, as in a request to the "
+                "service. Or declare a prediction in a pipeline, whose dataset has the entity and the time "
+                "of each row.",
+                place="data",
+            )
+
+    def batches(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Return the columns and rows of the table."""
+        with _reading(self.label):
+            reader = self._opened()
+        return reader.schema, self._explained(reader)
+
+    def _explained(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        with _reading(self.label):
+            yield from (batch for batch in reader if batch.num_rows)
+
+    def features(self) -> Iterator[pa.Table]:
+        """Yield the features of each batch."""
+        schema, batches = self.batches()
+        check_columns(self.label, schema.names, self.reader.fields)
+        done = 0
+        for batch in batches:
+            yield self.checked(batch, done)
+            done += batch.num_rows
+
+    def checked(self, batch: pa.RecordBatch, before: int) -> pa.Table:
+        """Return the features of a batch, whose first row is the row `before`."""
+        columns: dict[str, pa.Array] = {}
+        wrong: list[Problem] = []
+        for field in self.reader.fields:
+            try:
+                columns[field.name] = checked_values(field, self.converted(field, batch[field.name]))
+            except FieldsError as error:
+                wrong += error.problems
+        if wrong:
+            row = min(one.row or 0 for one in wrong)
+            of_row = tuple(one for one in wrong if one.row == row)
+            raise self.refused(self.place_of(before + row), FieldsError(of_row))
+        return pa.table(columns)
+
+    def converted(self, field: Field, values: pa.Array) -> pa.Array:
+        """Return the values of a column as they are in a request."""
+        return values
+
+    def place_of(self, row: int) -> str:
+        """Return the text that names a row, which is counted from 0, in errors."""
+        return f"row {row + 1}"
+
+
+class CsvRows(TableRows):
+    """The rows of a CSV file. A cell of a number or boolean is converted as in JSON. An empty cell is a
+    missing value."""
+
+    def __init__(self, path: Path, reader: RowReader, ending: str) -> None:
+        super().__init__(str(path), reader, ending, self._typed)
+        self.path = path
+        self._names = self._header()
+        self._fit: dict[str, list[str]] = {name: list(_KINDS) for name in self._names}
+        self._file: pa.NativeFile | None = None
+
+    def bytes_read(self) -> tuple[int, int]:
+        """Return the bytes that the reader has read, and the size of the file."""
+        return (self._file.tell() if self._file is not None else 0), self.path.stat().st_size
+
+    def _header(self) -> list[str]:
+        with _reading(self.label), self.path.open(encoding="utf-8-sig", newline="") as file:
+            names = next(filter(None, csv.reader(file)), [])
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            text = f"{self.label}: several columns have the same name: {', '.join(map(repr, twice))}"
+            raise DataError(text, place="data")
+        if not names:
+            raise DataError(f"{self.label} has no rows", place="data")
+        return names
+
+    def _read(self, types: Mapping[str, pa.DataType]) -> pa.RecordBatchReader:
+        self._file = pa.OSFile(str(self.path))
+        reader = pa.csv.open_csv(
+            self._file,
+            parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+            convert_options=pa.csv.ConvertOptions(
+                column_types=types,
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+        return pa.RecordBatchReader.from_batches(reader.schema, self._ragged(reader))
+
+    def _ragged(self, batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        """Yield the batches. If a row has too few or too many cells, the error names its line."""
+        try:
+            yield from batches
+        except pa.ArrowInvalid as error:
+            raise self._explained_error(error) from error
+
+    def _explained_error(self, error: Exception) -> DataError:
+        for line, cells in self._cells():
+            if len(cells) != len(self._names):
+                text = f"the line has {len(cells)} cells, but the first line has {len(self._names)} names"
+                return DataError(f"{self.label}, line {line}: {text}", place="data")
+        return DataError(f"{self.label}: {error}", place="data")
+
+    def _cells(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the first line and the cells of each row, without the names of the columns."""
+        with self.path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            before, rows = 0, -1
+            for cells in reader:
+                if cells:
+                    rows += 1
+                    if rows:
+                        yield before + 1, cells
+                before = reader.line_num
+
+    def place_of(self, row: int) -> str:
+        """Return the text that names the line of a row."""
+        for number, (line, _) in enumerate(self._cells()):
+            if number == row:
+                return f"line {line}"
+        return f"row {row + 1}"
+
+    def features(self) -> Iterator[pa.Table]:
+        """Yield the features of each batch of lines, and find the types of all columns."""
+        check_columns(self.label, self._names, self.reader.fields)
+        done = 0
+        with _reading(self.label):
+            try:
+                reader = self._read(dict.fromkeys(self._names, pa.string()))
+            except pa.ArrowInvalid as error:
+                raise self._explained_error(error) from error
+            for batch in reader:
+                if batch.num_rows:
+                    yield self.checked(batch, done)
+                    self._narrow(batch)
+                    done += batch.num_rows
+
+    def converted(self, field: Field, values: pa.Array) -> pa.Array:
+        """Return the cells of a column as numbers, or as texts for a field that is a text."""
+        return values if field.kind == FieldKind.TEXT else number_texts(field, values)
+
+    def _narrow(self, batch: pa.RecordBatch) -> None:
+        """Keep for each column the kinds that fit all cells so far."""
+        for name, fit in self._fit.items():
+            if fit:
+                cells = batch[name].drop_null()
+                self._fit[name] = [kind for kind in fit if _fits(cells, kind)]
+
+    def _typed(self) -> pa.RecordBatchReader:
+        """Return the rows with the narrowest types that keep the cells as they are."""
+        types = {name: _KINDS[fit[0]] if fit else pa.string() for name, fit in self._fit.items()}
+        return self._read(types)
+
+
+_KINDS: Mapping[str, pa.DataType] = {
+    r"^-?(0|[1-9]\d{0,17})$": pa.int64(),
+    r"^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$": pa.float64(),
+    r"^(true|false)$": pa.bool_(),
+    r"^\d{4}-\d\d-\d\d$": pa.date32(),
+    r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?$": pa.timestamp("us"),
+}
+"""The forms of cells that are no texts, from the narrowest. A number with leading zeros is a text, because it
+is often a code."""
+
+
+def _fits(cells: pa.Array, form: str) -> bool:
+    if not len(cells):
+        return True
+    if not pc.all(pc.match_substring_regex(cells, form)).as_py():
+        return False
+    try:
+        cells.cast(_KINDS[form])
+    except pa.ArrowException:  # a day such as February 30
+        return False
+    return True
+
+
+def check_columns(label: str, names: Sequence[str], fields: Sequence[Field]) -> None:
+    """Raise DataError if a table has no column for a field."""
+    missing = [field.name for field in fields if field.name not in names]
+    if not missing:
+        return
+    noun = "the column" if len(missing) == 1 else "the columns"
+    raise DataError(
+        f"{label} lacks {noun} {', '.join(f'`{name}`' for name in missing)}",
+        hint=f"The model computes predictions from {', '.join(field.name for field in fields)}. Features "
+        "that the service computes by key for HTTP requests must be columns here.",
+        place="data",
+    )
+
+
+@contextmanager
+def _reading(label: str) -> Iterator[None]:
+    try:
+        yield
+    except GridmillError:
+        raise
+    except (OSError, pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{label} cannot be read: {error}", place="data") from error
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(
+            f"the features of the rows cannot be written to {path.parent}: {reason}",
+            hint="Set the environment variable TMPDIR to a folder with more space.",
+        ) from error
+
+
+def open_request(
+    data: Path | Callable[[], pa.RecordBatchReader], label: str, model: Path, ending: str
+) -> RequestRows:
+    """Return the rows of a .csv, .jsonl or .parquet file, or of a function that opens a table, as rows for
+    the model in the folder `model`. `ending` is the ending of the file of the answer. Raises InputError for
+    another file."""
+    card = load_card(model)
+    reader = RowReader(card.encodings, card.sequence)
+    if not isinstance(data, Path):
+        return TableRows(label, reader, ending, data)
+    if data.suffix == ".jsonl":
+        _check_sequence_keys(card.entity, card.time, reader)
+        return LineRows(data, reader, ending)
+    if data.suffix == ".csv":
+        return CsvRows(data, reader, ending)
+    if data.suffix == ".parquet":
+        return TableRows(label, reader, ending, lambda: _parquet(data))
+    raise InputError(
+        f"{data} is no .csv, .jsonl or .parquet file",
+        hint="Name a file with one of these endings, or a version such as `weather/hourly`.",
+        place="data",
+    )
+
+
+def _check_sequence_keys(entity: Sequence[str], time: str | None, reader: RowReader) -> None:
+    """Raise InputError if the entity or the time is a feature of a model that reads sequences, because a list
+    may then have rows of several entities, which a prediction job would separate."""
+    names = {field.name for field in reader.fields} if reader.sequence is not None else set()
+    keys = [name for name in (*entity, *([time] if time else [])) if name in names]
+    if keys:
+        raise InputError(
+            f"the model reads sequences, and its features include {', '.join(map(repr, keys))}, which "
+            "identifies rows",
+            hint="Declare a prediction in a pipeline, or send requests to the service.",
+            place="service",
+        )
+
+
+def _parquet(path: Path) -> pa.RecordBatchReader:
+    file = pq.ParquetFile(path)
+    batches = file.iter_batches(PIECE_ROWS, use_threads=False)
+    return pa.RecordBatchReader.from_batches(file.schema_arrow, batches)
