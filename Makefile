@@ -28,6 +28,7 @@ test: $(READY)
 
 test-long: $(READY)
 	$(RUN) pytest tests -m 'long and not soak' -n 4 --dist loadfile --no-loadscope-reorder
+	$(RUN) pytest tests/e2e/test_serving_soak.py
 
 fuzz: $(READY)
 	$(RUN) tests.fuzz --cases $(CASES) $(SUBJECTS)

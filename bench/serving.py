@@ -213,7 +213,7 @@ def _latency(model: str, version: ServedVersion, root: Path, body: str) -> Itera
 
 
 def _paced(port: int, body: str, rate: float, connections: int, share: float) -> float:
-    load = _PACED.PacedLoad(port, body.encode(), rate, connections)
+    load = _PACED.PacedLoad(port, body.encode(), rate, connections, exact=True)
     try:
         load.run(max(SECONDS, min(10.0, PACED_REQUESTS / rate)))
         return float(load.quantile(share))

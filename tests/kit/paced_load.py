@@ -8,13 +8,23 @@ from collections import Counter
 from gridmill.serving.load_client import Connection, is_answered
 
 STEP_MS = 0.1
+EXACT_SECONDS = 0.003
+"""An exact client does not sleep for this time before a request is due."""
 
 
 class PacedLoad:
     """Sends `body` to `POST /predict` of a port on this machine, `rate` times a second. A request that is due
-    waits for a free connection. Its latency counts from the time at which it was due."""
+    waits for a free connection. Its latency counts from the time at which it was due.
 
-    def __init__(self, port: int, body: bytes, rate: float, connections: int = 16) -> None:
+    The operating system wakes a process up to a millisecond after the time for which it waits. With `exact`,
+    the client asks without a pause during the last milliseconds before a request is due: the measured latency
+    is then that of the server, and the client needs a core of its own.
+    """
+
+    def __init__(
+        self, port: int, body: bytes, rate: float, connections: int = 16, *, exact: bool = False
+    ) -> None:
+        self._exact = exact
         self._request = (
             b"POST /predict HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
             b"content-length: %d\r\n\r\n%s" % (len(body), body)
@@ -44,12 +54,15 @@ class PacedLoad:
                 one.stream.sendall(self._request)
                 sent += 1
             pause = 30.0 if sent == most or not self._free else max(0.0, begin + sent / self._rate - now)
-            for key, _ in self._selector.select(pause):
+            for key, _ in self._selector.select(self._rounded(pause)):
                 if is_answered(key.data):
                     self.latencies[int((time.perf_counter() - key.data.sent_at) * 1000 / STEP_MS)] += 1
                     self.answered += 1
                     self._free.append(key.data)
         self.answered = 0
+
+    def _rounded(self, pause: float) -> float:
+        return max(0.0, pause - EXACT_SECONDS) if self._exact else pause
 
     def quantile(self, share: float) -> float:
         """The latency in milliseconds below which this share of the answers is, rounded up to STEP_MS."""
