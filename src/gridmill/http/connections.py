@@ -195,6 +195,9 @@ class Connection(HttpToolsProtocol):
         self._deadline = self.loop.time() + seconds
 
 
+MakeConnection = Callable[["Acceptor", str, Config, ServerState], Connection]
+
+
 class Acceptor:
     """Accepts connections to a listener within the limits. The acceptor runs in the event loop of the
     server."""
@@ -211,10 +214,10 @@ class Acceptor:
         self._give_back_at = float("inf")
         self._trim_at = float("inf")
 
-    def start(self, server: Server) -> None:
+    def start(self, server: Server, make: MakeConnection = Connection) -> None:
         """Starts to accept connections. The method must be called in the event loop of the server."""
         self._loop = asyncio.get_running_loop()
-        self._make: Callable[[str], Connection] = lambda address: Connection(
+        self._make: Callable[[str], Connection] = lambda address: make(
             self, address, server.config, server.server_state
         )
         self._listener.setblocking(False)

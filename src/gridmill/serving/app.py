@@ -16,8 +16,16 @@ from gridmill.serving.errors import MethodError, NotReadyError, RequestError, Un
 from gridmill.serving.hosting import HostedModel, Versions
 from gridmill.serving.metrics import Metrics
 from gridmill.serving.openapi import document
-from gridmill.serving.predict import predict
-from gridmill.serving.request import Answer, Request, compressed, decompressed, json_answer, too_large
+from gridmill.serving.predict import JSON_TYPES, predict
+from gridmill.serving.request import (
+    Answer,
+    Request,
+    compressed,
+    decompressed,
+    json_answer,
+    media_type,
+    too_large,
+)
 from gridmill.serving.request_log import RequestLogWriter
 from gridmill.version import __version__
 
@@ -64,10 +72,12 @@ class Application:
         self._order, self._versions, self._metrics = order, versions, metrics
         self._keys, self._log = keys, log
         self._buffered = 0
-        self._clock = time.perf_counter
+        self.clock = time.perf_counter
         self._ids = itertools.count()
         self._id_prefix = f"{os.getpid():x}-{time.time_ns():x}"
         self._routes = self._static_routes()
+        self._are_all_sent = all(one.keyed is None for one in versions.hosted)
+        """Whether requests to all versions send all features."""
         self._origins = {one.encode() for one in order.cors_origins}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,32 +91,65 @@ class Application:
             body=b"",
             request_id=self._request_id(headers),
         )
-        begin, kind = self._clock(), "other"
+        begin, kind = self.clock(), "other"
         try:
             route = self._route(request, scope)
             kind = route.kind
             if self._keys is not None and not route.is_health:
                 self._keys.check(headers)
             request.body = await self._body(receive, headers)
-            begin = self._clock()
+            begin = self.clock()
             answer = await route.handler(request)
         except RequestError as error:
-            answer = _failure(error, request.request_id)
+            answer = failure(error, request.request_id)
         except _DisconnectedError:
             return
         except Exception:  # noqa: BLE001  the outermost function of a request: other requests continue
-            _LOG.exception("request %s failed", request.request_id)
-            answer = _failure(_defect(), request.request_id)
+            answer = defect(request.request_id)
+        sent = self.finish(request, kind, answer, begin)
+        await send({"type": "http.response.start", "status": answer.status, "headers": sent})
+        await send({"type": "http.response.body", "body": answer.body})
+
+    def is_direct(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+        """Return whether `POST /predict` with this body in JSON needs nothing but a batch."""
+        return (
+            self._are_all_sent
+            and b"content-encoding" not in headers
+            and len(body) <= self._order.max_body_bytes
+            and media_type(headers) in JSON_TYPES
+        )
+
+    def predict_request(self, headers: Mapping[bytes, bytes], body: bytes) -> Request:
+        """Return the request `POST /predict` with this body."""
+        return Request(
+            method="POST",
+            path="/predict",
+            query={},
+            headers=headers,
+            body=body,
+            request_id=self._request_id(headers),
+        )
+
+    def admitted(self, request: Request) -> HostedModel:
+        """Return the version that answers a request to predict. Raises UnauthorizedError,
+        UnknownPathError."""
+        if self._keys is not None:
+            self._keys.check(request.headers)
+        return self._chosen(request, "")
+
+    def finish(self, request: Request, kind: str, answer: Answer, begin: float) -> list[tuple[bytes, bytes]]:
+        """Compress the body of an answer if the client wants this, count and log the request, and return the
+        headers of the answer. `begin` is the time of `clock` at which the request was complete."""
         body = answer.body
-        if b"accept-encoding" in headers:
-            answer = compressed(answer, headers[b"accept-encoding"])
-        seconds = self._clock() - begin
+        if b"accept-encoding" in request.headers:
+            answer = compressed(answer, request.headers[b"accept-encoding"])
+        seconds = self.clock() - begin
         self._metrics.count(request.version, kind, answer.status, seconds)
         if self._log is not None:
             self._log.add(request, answer, body, seconds)
-        await self._send(send, request, answer)
+        return self._headers(request, answer)
 
-    async def _send(self, send: Send, request: Request, answer: Answer) -> None:
+    def _headers(self, request: Request, answer: Answer) -> list[tuple[bytes, bytes]]:
         headers = [
             (b"content-type", answer.media_type),
             (b"content-length", b"%d" % len(answer.body)),
@@ -121,8 +164,7 @@ class Application:
             headers += self._cors(request.headers[b"origin"])
         if self.is_draining:
             headers.append((b"connection", b"close"))
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        return headers
 
     def _request_id(self, headers: Mapping[bytes, bytes]) -> str:
         given = headers.get(b"x-request-id", b"")
@@ -298,7 +340,8 @@ async def _preflight(request: Request) -> Answer:
     return Answer(body=b"", status=204, headers=headers)
 
 
-def _failure(error: RequestError, request_id: str) -> Answer:
+def failure(error: RequestError, request_id: str) -> Answer:
+    """Return the answer for an error."""
     headers: list[tuple[bytes, bytes]] = []
     if error.retry_seconds is not None:
         headers.append((b"retry-after", b"%d" % error.retry_seconds))
@@ -316,5 +359,8 @@ class _DefectError(RequestError):
     status = 500
 
 
-def _defect() -> RequestError:
-    return _DefectError("the server failed", hint="The log of the replica has the details.")
+def defect(request_id: str) -> Answer:
+    """Log the exception that is being handled, and return the answer for a defect of the server."""
+    _LOG.exception("request %s failed", request_id)
+    error = _DefectError("the server failed", hint="The log of the replica has the details.")
+    return failure(error, request_id)

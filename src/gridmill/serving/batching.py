@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 import numpy as np
 
@@ -50,13 +51,28 @@ class BatchLimits:
     timeout_seconds: float
 
 
+class Outcome(Protocol):
+    """Gets the predictions of rows, or the error: a future, or an object with the same methods."""
+
+    def done(self) -> bool:
+        """Return whether there is a result or an error, or nobody waits for it."""
+
+    def set_result(self, result: Floats, /) -> None:
+        """Take the predictions."""
+
+    def set_exception(self, exception: RequestError, /) -> None:
+        """Take the error."""
+
+
 @dataclass(slots=True)
 class _Waiting:
-    """The rows of a request that wait for a batch."""
+    """Rows that wait for a batch. `is_request` means that they are a whole request, which ends with its
+    outcome."""
 
     inputs: Floats
-    future: "asyncio.Future[Floats]"
+    outcome: Outcome
     deadline: float
+    is_request: bool
 
 
 class Batcher:
@@ -82,6 +98,11 @@ class Batcher:
         self._max_rows = min(limits.max_rows, most) if inline else limits.max_rows
 
     @property
+    def max_rows(self) -> int:
+        """The largest number of rows of a batch."""
+        return self._max_rows
+
+    @property
     def waiting_rows(self) -> int:
         """The number of rows that wait for a batch."""
         return self._waiting_rows
@@ -95,23 +116,30 @@ class Batcher:
         """Return for how many seconds the current batch has been computed."""
         return 0.0 if self._busy_since is None else now - self._busy_since
 
+    def submit(self, inputs: Floats, outcome: Outcome) -> None:
+        """Compute the rows of a request, at most `max_rows`, without a task. `outcome` gets the predictions,
+        or LateError, FieldsError or ModelFailedError. Raises OverloadedError."""
+        self._admit(len(inputs))
+        self._requests += 1
+        self._put(_Waiting(inputs, outcome, self._loop.time() + self._limits.timeout_seconds, True))
+
     async def predict(self, inputs: Floats) -> Floats:
-        """Return the predictions for the rows of a request. Raises OverloadedError, LateError,
+        """Return the predictions for the rows of a request. Raises OverloadedError, LateError, FieldsError,
         ModelFailedError."""
         self._admit(len(inputs))
         self._requests += 1
         try:
             if len(inputs) <= self._max_rows:
-                return await self._submit(inputs)
+                return await self._future(inputs)
             step = self._max_rows
-            pieces = [self._submit(inputs[at : at + step]) for at in range(0, len(inputs), step)]
+            pieces = [self._future(inputs[at : at + step]) for at in range(0, len(inputs), step)]
             return np.concatenate(await asyncio.gather(*pieces))
         finally:
             self._requests -= 1
 
     def expire(self, now: float) -> None:
         """Answer the requests whose time limit has passed with LateError. Their rows leave the queue."""
-        while self._queue and (self._queue[0].deadline <= now or self._queue[0].future.done()):
+        while self._queue and (self._queue[0].deadline <= now or self._queue[0].outcome.done()):
             self._end_late(self._first())
         for one in self._running:
             if one.deadline <= now:
@@ -132,14 +160,16 @@ class Batcher:
                 retry_seconds=max(1.0, math.ceil(wait)),
             )
 
-    def _submit(self, inputs: Floats) -> "asyncio.Future[Floats]":
-        future = self._loop.create_future()
-        deadline = self._loop.time() + self._limits.timeout_seconds
-        self._queue.append(_Waiting(inputs, future, deadline))
-        self._waiting_rows += len(inputs)
+    def _future(self, inputs: Floats) -> "asyncio.Future[Floats]":
+        future: asyncio.Future[Floats] = self._loop.create_future()
+        self._put(_Waiting(inputs, future, self._loop.time() + self._limits.timeout_seconds, False))
+        return future
+
+    def _put(self, one: _Waiting) -> None:
+        self._queue.append(one)
+        self._waiting_rows += len(one.inputs)
         if not self._scheduled and self._busy_since is None:
             self._schedule(self._limits.max_wait_seconds)
-        return future
 
     def _schedule(self, wait: float) -> None:
         self._scheduled = True
@@ -165,7 +195,7 @@ class Batcher:
         rows = 0
         while self._queue and len(batch) < self._limits.max_requests:
             one = self._queue[0]
-            if not one.future.done():
+            if not one.outcome.done():
                 rows += len(one.inputs)
                 if batch and rows > self._max_rows:
                     break
@@ -210,11 +240,12 @@ class Batcher:
         at = 0
         for one in batch:
             rows = len(one.inputs)
-            if not one.future.done():
+            if not one.outcome.done():
+                self._requests -= one.is_request
                 if predicted is None:
-                    one.future.set_exception(_failure(error))
+                    one.outcome.set_exception(_failure(error))
                 else:
-                    one.future.set_result(predicted[at : at + rows])
+                    one.outcome.set_result(predicted[at : at + rows])
             at += rows
 
     def _retry_alone(self, batch: list[_Waiting]) -> None:
@@ -229,14 +260,15 @@ class Batcher:
 
     def _each_in_thread(self, batch: list[_Waiting]) -> None:
         for one in batch:
-            if not one.future.done():  # its time limit may have passed
+            if not one.outcome.done():  # its time limit may have passed
                 self._loop.call_soon_threadsafe(self._hand_out, [one], *self._attempt(one.inputs))
         self._loop.call_soon_threadsafe(self._end, batch[0].inputs[:0], np.empty(0), None)
 
     def _end_late(self, one: _Waiting) -> None:
-        if not one.future.done():
+        if not one.outcome.done():
+            self._requests -= one.is_request
             seconds = self._limits.timeout_seconds
-            one.future.set_exception(LateError(f"the model did not answer within {seconds:g} s"))
+            one.outcome.set_exception(LateError(f"the model did not answer within {seconds:g} s"))
 
 
 def _failure(error: Exception | None) -> RequestError:

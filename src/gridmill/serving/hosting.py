@@ -43,9 +43,13 @@ class HostedModel:
         if not len(inputs):
             return self.model.no_rows
         predicted = await self.batcher.predict(inputs)
+        self.observe(inputs, predicted)
+        return predicted
+
+    def observe(self, inputs: Floats, predicted: Floats) -> None:
+        """Count the rows and predictions of a request for the drift of the version."""
         if self.drift is not None:
             self.drift.add(inputs, predicted)
-        return predicted
 
 
 class Versions:

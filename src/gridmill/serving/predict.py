@@ -24,6 +24,10 @@ from gridmill.serving.request import LINES, Answer, Request, json_answer
 from gridmill.serving.served_model import ServedModel
 
 _ENCODE = msgspec.json.Encoder().encode
+_FEW = 16
+"""Up to this number of values, Python is quicker than NumPy."""
+JSON_TYPES = (b"application/json", b"", b"application/x-www-form-urlencoded")
+"""The content types of a body in JSON. Some programs send JSON without its content type."""
 
 
 async def predict(host: HostedModel, request: Request) -> Answer:
@@ -31,7 +35,7 @@ async def predict(host: HostedModel, request: Request) -> Answer:
     kind = request.content_type()
     if kind in LINES:
         return await _predict_lines(host, request)
-    if kind not in (b"", b"application/json", b"application/x-www-form-urlencoded"):
+    if kind not in JSON_TYPES:
         raise MediaTypeError(
             f"the content type {kind.decode('latin-1')!r} is not supported",
             hint="Use application/json, or application/x-ndjson for one row per line.",
@@ -41,11 +45,16 @@ async def predict(host: HostedModel, request: Request) -> Answer:
     inputs = keyed.inputs if keyed is not None else host.model.reader.read(request.body)
     request.rows = len(inputs)
     predicted = await host.predict(inputs)
+    return answer_of(host, predicted, keyed.about(wish) if keyed is not None else None)
+
+
+def answer_of(host: HostedModel, predicted: Floats, about: object = None) -> Answer:
+    """Return the answer with the predictions of a request. `about` describes its contextual features."""
     rows, not_finite = rows_of(host.model, predicted)
     body: dict[str, Any] = {"model": host.service, "version": host.model.label, "predictions": rows}
     if not_finite:
         body["not_finite"] = not_finite
-    if keyed is not None and (about := keyed.about(wish)):
+    if about:
         body["features"] = about
     return json_answer(body)
 
@@ -74,7 +83,10 @@ def rows_of(model: ServedModel, predicted: Floats) -> tuple[list[dict[str, Any]]
 
 def rows_not_finite(predicted: Floats) -> list[int]:
     """Return the numbers of the rows that have a value that is NaN or infinite."""
-    if math.isfinite(predicted.sum()):
+    if predicted.size <= _FEW:
+        if all(map(math.isfinite, predicted.ravel().tolist())):
+            return []
+    elif math.isfinite(predicted.sum()):
         return []
     wrong = ~np.isfinite(predicted.reshape(len(predicted), -1)).all(axis=1)
     return [int(number) for number in np.flatnonzero(wrong)]

@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from email.utils import formatdate
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from gridmill.serving.api_keys import ApiKeys
 from gridmill.serving.app import Application
 from gridmill.serving.batching import BatchLimits, make_batcher
 from gridmill.serving.chain import HostedStage, chained_of
+from gridmill.serving.direct import DirectConnection
 from gridmill.serving.drift_counter import DriftFile, drift_counter
 from gridmill.serving.hosting import HostedModel, Versions
 from gridmill.serving.keyed_features import keyed_of
@@ -84,7 +86,7 @@ class Replica:
         # the objects that exist now are never garbage, so the collector need not examine them
         gc.collect()
         gc.freeze()
-        acceptor.start(server)
+        acceptor.start(server, partial(DirectConnection, self._app))
         expiry = loop.create_task(self._expire())
         try:
             while not self._stop.is_set():

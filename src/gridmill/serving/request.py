@@ -38,7 +38,13 @@ class Request:
 
     def content_type(self) -> bytes:
         """Return the media type of the body, without parameters, in lower case."""
-        return self.headers.get(b"content-type", b"").split(b";", 1)[0].strip().lower()
+        return media_type(self.headers)
+
+
+def media_type(headers: Mapping[bytes, bytes]) -> bytes:
+    """Return the media type of a body, without parameters, in lower case."""
+    given = headers.get(b"content-type", b"")
+    return given if given == JSON else given.split(b";", 1)[0].strip().lower()
 
 
 @dataclass(slots=True, kw_only=True)
