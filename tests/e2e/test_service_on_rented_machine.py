@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from gridmill.domain import service_succession
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource
 from gridmill.domain.service import SECOND_JOB, ServiceState, ServiceView
@@ -158,5 +159,39 @@ def test_a_notice_of_the_provider_moves_a_service_without_a_failed_request(
     [first, second] = rented.leases()
     assert second.state == "ready"
     assert first.release_asked is not None
+    rented.node.grid.stop_service("rain")
+    rented.wait(lambda: view().state is ServiceState.STOPPED, "the service has stopped")
+
+
+@pytest.mark.long
+def test_a_service_moves_before_the_max_hours_of_its_machine_without_a_failed_request(rent: Rent) -> None:
+    rented = with_a_model(rent(max_hours="2"))
+
+    def view() -> ServiceView:
+        return rented.node.grid.service("rain")
+
+    rented.node.grid.start_service("rain", model="rain/model", resource="servers")
+    rented.wait(lambda: view().state is ServiceState.RUNNING, "the service runs")
+    machine = rented.machine()
+    client = Requests(view().service.port)
+    client.start()
+    try:
+        with pytest.MonkeyPatch.context() as slow:
+            # a forecast as if another machine needed all of the two hours until it is ready
+            slow.setattr(service_succession, "EXTRA_SECONDS", 2 * 3600.0)
+            slow.setattr(service_succession, "MOST_SHARE", 1.0)
+            rented.wait(lambda: view().service.succession.successor is not None, "a successor starts")
+        rented.wait(lambda: view().service.serving_job == SECOND_JOB, "the router changes")
+        rented.wait(lambda: has_ended(machine), "the old machine is returned")
+        rented.wait(lambda: view().state is ServiceState.RUNNING, "the service runs")
+        answered = client.answered
+        rented.wait(lambda: client.answered > answered + 20, "the new machine answers")
+    finally:
+        client.end()
+    assert client.failed == []
+    log = "".join(str(one.body) for one in rented.node.grid.events(view().service.run_id))
+    assert "(max_hours); replicas start on another machine" in log
+    [first, second] = rented.leases()
+    assert (first.release_asked is not None, second.state) == (True, "ready")
     rented.node.grid.stop_service("rain")
     rented.wait(lambda: view().state is ServiceState.STOPPED, "the service has stopped")

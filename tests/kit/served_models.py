@@ -185,8 +185,7 @@ def application(
         batcher = Batcher(predict(model), limits_of(order), inline=inline, row_seconds=1e-6)
         stages = [HostedStage(host=host(one.model), columns=one.columns) for one in model.stages]
         keyed = chained_of(model, limits_of(order), stages) or keyed_of(model, limits_of(order))
-        hosts = tuple(one.host for one in stages)
-        return HostedModel(service=order.name, model=model, batcher=batcher, keyed=keyed, stages=hosts)
+        return HostedModel(service=order.name, model=model, batcher=batcher, keyed=keyed)
 
     hosted = [
         host(load_version(version, str(number), 1)) for number, version in enumerate(order.versions, start=1)

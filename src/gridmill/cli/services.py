@@ -43,7 +43,7 @@ from gridmill.domain.naming import LAST_PORT
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.promotion import Promotion
 from gridmill.domain.service import Service, ServiceState, ServiceView
-from gridmill.domain.service_features import ViewReport
+from gridmill.domain.service_features import FeatureDefinition, ViewReport
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
 from gridmill.domain.service_size import ServicePlan, ServiceSize, show_latency
 from gridmill.domain.service_spec import read_replicas
@@ -494,7 +494,14 @@ def _chains(service: Service) -> Iterator[tuple[str, str]]:
     """Yield the facts about the versions of the service that read predictions of other versions."""
     for version, definition in service.features.items():
         if definition.stages and version in (service.version, service.canary):
-            yield "chain", f"{version} reads {', '.join(one.version for one in definition.stages)}"
+            yield from _reads(version, definition)
+
+
+def _reads(version: str, definition: FeatureDefinition) -> Iterator[tuple[str, str]]:
+    yield "chain", f"{version} reads {', '.join(one.version for one in definition.stages)}"
+    for stage in definition.stages:
+        if stage.definition.stages:
+            yield from _reads(stage.version, stage.definition)
 
 
 def _view_row(one: ViewReport) -> tuple[object, ...]:

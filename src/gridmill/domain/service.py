@@ -220,11 +220,13 @@ class Service:
     @property
     def versions(self) -> tuple[str, ...]:
         """The ids of the versions that the service needs: the version that it serves, the version to which
-        `rollback` returns, the versions that replicas still serve, and the stages of these versions."""
+        `rollback` returns, the versions that replicas still serve, and the stages of these versions. The
+        stages of a canary that was rolled back are not needed."""
         loaded = [one.label for replica in self._replicas for one in replica.versions]
-        stages = [part.version for one in self.features.values() for part in one.all_stages()]
-        named = (self.version, self.canary, self.previous, *loaded, *stages)
-        return tuple(dict.fromkeys(filter(None, named)))
+        named = (self.version, self.canary, self.previous, *loaded)
+        defined = (*(self.features[one] for one in named if one in self.features), *self.features_before)
+        stages = [part.version for one in defined for part in one.all_stages()]
+        return tuple(dict.fromkeys(filter(None, (*named, *stages))))
 
     @property
     def _replicas(self) -> tuple[Any, ...]:

@@ -1,5 +1,7 @@
 """This module decides the record of a service that serves a second version, its canary."""
 
+from collections.abc import Iterable
+
 from gridmill.domain.amounts import MIB, show_bytes
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.footprint import REPLICA_BYTES
@@ -27,11 +29,19 @@ def check_percent(percent: float | None) -> None:
 
 
 def with_canary(
-    service: Service, version: Artifact, *, model: str, follows: str, percent: float, now: float
+    service: Service,
+    version: Artifact,
+    *,
+    stages: Iterable[Artifact] = (),
+    model: str,
+    follows: str,
+    percent: float,
+    now: float,
 ) -> Service:
-    """Return the service with a canary, which gets `percent` of the requests that name no version. `model` is
-    the reference to the canary, and `follows` the alias that the service follows after its promotion. Raises
-    InputError for the version that the service serves."""
+    """Return the service with a canary, which gets `percent` of the requests that name no version. The
+    `stages` predict features of the canary. `model` is the reference to the canary, and `follows` the alias
+    that the service follows after its promotion. Raises InputError for the version that the service
+    serves."""
     if version.id == service.version:
         raise InputError(
             f"service {service.name!r} already serves {version.id}",
@@ -44,7 +54,7 @@ def with_canary(
         canary_model=model,
         canary_follows=follows,
         canary_percent=percent,
-        canary_bytes=canary_bytes(version),
+        canary_bytes=sum(map(canary_bytes, (version, *stages))),
     )
     return service if wanted == service else _changed(wanted, now)
 

@@ -64,7 +64,9 @@ class DriftMonitor:
         if now < self._due:
             return
         self._due = now + LOOK_SECONDS
-        for version in order.versions:
+        # the inputs of a stage can drift although those of the last model do not
+        parts = {part.label: part for one in order.versions for part in one.all_versions()}.values()
+        for version in parts:
             if version.label not in self._statistics:
                 self._statistics[version.label] = read_statistics(Path(version.folder))
         for label, counts in self._new_counts():
@@ -72,7 +74,7 @@ class DriftMonitor:
         before = {one.label: one for one in self._latest}
         self._latest = tuple(
             self._decided(version.label, statistics, before.get(version.label), now)
-            for version in order.versions
+            for version in parts
             if (statistics := self._statistics[version.label]) is not None
         )
         is_news = _shape(self._latest) != _shape(self.drift)

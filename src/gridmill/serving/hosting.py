@@ -19,18 +19,13 @@ class HostedModel:
     """A loaded version with its batcher. `service` is the name of the service, which is also the name of the
     model in the Open Inference Protocol. `keyed` computes the contextual features of requests; it is None if
     requests send all features. `drift` counts rows in the bins of the training statistics; it is None if the
-    version has none. The `stages` predict features of this version."""
+    version has none."""
 
     service: str
     model: ServedModel
     batcher: Batcher
     keyed: KeyedFeatures | None = None
     drift: DriftCounter | None = None
-    stages: "tuple[HostedModel, ...]" = ()
-
-    def all_hosted(self) -> "tuple[HostedModel, ...]":
-        """Return this version and all its stages."""
-        return (self, *(part for one in self.stages for part in one.all_hosted()))
 
     def close(self) -> None:
         """Compute no more features and batches."""

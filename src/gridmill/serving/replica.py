@@ -43,7 +43,7 @@ from gridmill.serving.keyed_features import keyed_of
 from gridmill.serving.metrics import Metrics
 from gridmill.serving.parent_process import end_with_parent, write_beat
 from gridmill.serving.request_log import RequestLogWriter
-from gridmill.serving.served_model import ServedModel, load_version, version_names
+from gridmill.serving.served_model import ServedModel, SharedStages, load_version, version_names
 from gridmill.serving.service_files import api_keys_file
 from gridmill.serving.tls import TlsContext
 from gridmill.telemetry import turn_off_telemetry
@@ -74,9 +74,10 @@ class Replica:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
         loop.add_signal_handler(signal.SIGINT, lambda: None)
-        hosted = [self._host(model) for model in models]
-        # a version can be a stage of several others
-        self._hosted = [part for one in hosted for part in one.all_hosted()]
+        known: dict[int, HostedModel] = {}
+        hosted = [self._host(model, known) for model in models]
+        served = {id(one) for one in hosted}
+        self._hosted = [*hosted, *(one for one in known.values() if id(one) not in served)]
         self._app = Application(self._order, Versions(hosted), self._metrics, keys=self._keys, log=self._log)
         server = uvicorn.Server(_config(self._app))
         server.config.load()
@@ -100,7 +101,14 @@ class Replica:
             expiry.cancel()
             self._save(ends=True)
 
-    def _host(self, model: ServedModel) -> HostedModel:
+    def _host(self, model: ServedModel, known: dict[int, HostedModel]) -> HostedModel:
+        """Return the model with a batcher. The stages of several versions share one, so that their requests
+        form larger batches."""
+        if id(model) not in known:
+            known[id(model)] = self._hosted_anew(model, known)
+        return known[id(model)]
+
+    def _hosted_anew(self, model: ServedModel, known: dict[int, HostedModel]) -> HostedModel:
         order = self._order
         limits = BatchLimits(
             max_rows=order.max_batch,
@@ -110,14 +118,15 @@ class Replica:
             timeout_seconds=order.timeout_seconds,
         )
         batcher = make_batcher(model.predict, limits, model.input_shape, is_code=model.is_code)
-        stages = [HostedStage(host=self._host(stage.model), columns=stage.columns) for stage in model.stages]
+        stages = [
+            HostedStage(host=self._host(stage.model, known), columns=stage.columns) for stage in model.stages
+        ]
         return HostedModel(
             service=order.name,
             model=model,
             batcher=batcher,
             keyed=chained_of(model, limits, stages) or keyed_of(model, limits),
             drift=drift_counter(model),
-            stages=tuple(stage.host for stage in stages),
         )
 
     def _tick(self) -> None:
@@ -246,8 +255,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     listener = socket.socket(fileno=given.listener)
     try:
         names = version_names(order.versions)
+        shared: SharedStages = {}
         models = [
-            load_version(version, name, order.threads, timeout_seconds=order.timeout_seconds)
+            load_version(version, name, order.threads, timeout_seconds=order.timeout_seconds, shared=shared)
             for version, name in zip(order.versions, names, strict=True)
         ]
         serving = _serve(order, given.folder, given.number, given.beats, models, listener)

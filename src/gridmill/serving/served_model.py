@@ -184,17 +184,32 @@ class ModelStage:
     columns: Mapping[str, str]
 
 
+SharedStages = dict[bytes, ServedModel]
+"""The stages that a process has loaded. Several versions and stages can read the predictions of one stage,
+which is loaded once."""
+
+
 def load_version(
-    version: ServedVersion, name: str, threads: int, *, timeout_seconds: float = TIMEOUT_SECONDS
+    version: ServedVersion,
+    name: str,
+    threads: int,
+    *,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    shared: SharedStages | None = None,
 ) -> ServedModel:
     """Load a version with its stages, and compute its golden rows and the rows of its chain. Code of the
-    version has `timeout_seconds` for a batch. Raises StorageError, DataError for files that are not a model
-    or compute other outputs, InputError for code that is not trusted, JobError for code that fails. The error
-    of a stage names it."""
+    version has `timeout_seconds` for a batch. A stage that is among the `shared` stages is not loaded again,
+    and the others are added to them.
+
+    Raises StorageError, DataError for files that are not a model or compute other outputs, InputError for
+    code that is not trusted, JobError for code that fails. The error of a stage names it, and the shared
+    stages cannot be used after it.
+    """
     stages: list[ModelStage] = []
+    shared = {} if shared is None else shared
     try:
         for one in version.stages:
-            stages.append(_load_stage(one, threads, timeout_seconds))
+            stages.append(_load_stage(one, threads, timeout_seconds, shared))
         model = replace(_load_alone(version, name, threads, timeout_seconds), stages=tuple(stages))
     except GridmillError:
         for stage in stages:
@@ -209,10 +224,14 @@ def load_version(
     return model
 
 
-def _load_stage(stage: ServedStage, threads: int, timeout_seconds: float) -> ModelStage:
-    label = stage.version.label
+def _load_stage(stage: ServedStage, threads: int, timeout_seconds: float, shared: SharedStages) -> ModelStage:
+    label, key = stage.version.label, encode(stage.version)
+    if key in shared:
+        return ModelStage(model=shared[key], columns=stage.columns)
     try:
-        model = load_version(stage.version, label, threads, timeout_seconds=timeout_seconds)
+        model = shared[key] = load_version(
+            stage.version, label, threads, timeout_seconds=timeout_seconds, shared=shared
+        )
     except GridmillError as error:
         if not error.message.startswith("stage "):
             error.message = f"stage {label}: {error.message}"

@@ -6,9 +6,15 @@ import pytest
 
 from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger
-from gridmill.control.steps.service_chains import chain_links, check_stages_trusted
+from gridmill.control.steps.service_chains import (
+    chain_links,
+    chain_stages,
+    check_levels,
+    check_stages_trusted,
+)
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.domain.dataset import Basis, DatasetSpec, Join
+from gridmill.domain.service_canary import canary_bytes, with_canary, without_canary
 from gridmill.domain.service_features import FeatureDefinition, FeatureStage
 from gridmill.domain.service_settings import ServiceSettings
 from gridmill.errors import InputError
@@ -90,3 +96,35 @@ def test_a_stage_with_its_own_code_needs_trust_and_is_kept() -> None:
     with pytest.raises(InputError, match="s/code@1 predicts with its own code"):
         check_stages_trusted(catalog(*VERSIONS), service)
     check_stages_trusted(catalog(*VERSIONS), replace(service, settings=ServiceSettings(trust=True)))
+
+
+def test_a_canary_needs_the_memory_and_the_trust_of_its_stages_until_it_is_rolled_back() -> None:
+    here = catalog(*VERSIONS)
+    definition = FeatureDefinition(folder="f", view="v", tables={}, request={})
+    code = FeatureStage(version="s/code@1", columns={"code_prediction": "prediction"}, definition=definition)
+    trees = FeatureStage(
+        version="s/trees@1",
+        columns={"trees_prediction": "prediction"},
+        definition=replace(definition, stages=(code,)),
+    )
+    nested = replace(definition, stages=(trees, code))
+    stages = chain_stages(here, nested)
+    assert [one.id for one in stages] == ["s/code@1", "s/trees@1"]
+    canary = replace(TREES, id="s/stacked@2", output=replace(TREES.output, size_bytes=1000))
+    before = a_service()
+    after = with_canary(before, canary, stages=stages, model=canary.id, follows="", percent=10.0, now=1.0)
+    after = replace(after, features={canary.id: nested})
+    assert after.canary_bytes == 2000 + canary_bytes(CODE)
+    assert {"s/code@1", "s/trees@1"} <= set(after.versions)
+    with pytest.raises(InputError, match="s/code@1 predicts with its own code"):
+        check_stages_trusted(here, after)
+    rolled_back = without_canary(after, 2.0)
+    check_stages_trusted(here, rolled_back)
+    assert rolled_back.versions == before.versions
+
+
+def test_a_chain_that_is_too_deep_is_refused_with_its_models() -> None:
+    names = [f"s/m{number}@1" for number in range(6)]
+    check_levels(names[:5])
+    with pytest.raises(InputError, match=r"more than 4 levels of stages: it reads s/m1@1, which reads s/m2"):
+        check_levels(names)

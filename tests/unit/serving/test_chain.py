@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 from tests.kit.served_models import run, sum_model
 
+from gridmill.domain.frozen import replace
 from gridmill.domain.serving import ServedStage, ServedVersion, ServiceOrder
 from gridmill.errors import DataError, JobError
 from gridmill.jobs.features import Encoding, Floats
 from gridmill.online.chain_rows import ChainRows, load_chain_rows, save_chain_rows
 from gridmill.online.definition import OnlineDefinition
 from gridmill.online.plan import OnlinePlan
-from gridmill.serving.served_model import ServedModel, load_version
+from gridmill.serving.served_model import ServedModel, SharedStages, load_version
 
 ROW = {"temp": 3.0, "wind": 40.0}
 
@@ -40,6 +41,17 @@ def version(
     return ServedVersion(
         label=f"w/{name}@1", folder=str(model), features=str(folder / f"{name}-def"), stages=stages
     )
+
+
+def nested(folder: Path, order: ServiceOrder) -> ServiceOrder:
+    """A model over the chain of the order, which also reads a stage of this chain directly."""
+    (last,) = order.versions
+    stages = (
+        ServedStage(version=last, columns={"m_says": "prediction"}),
+        ServedStage(version=last.stages[0].version, columns={"a_says": "prediction"}),
+    )
+    top = version(folder, "top", ("m_says", "a_says", "sun"), "warmer", "a_says + 1", stages)
+    return ServiceOrder(name="w", versions=(top, replace(last, label="w/m@0")))
 
 
 @pytest.fixture
@@ -157,3 +169,37 @@ def test_a_stage_that_cannot_be_loaded_is_named(order: ServiceOrder) -> None:
     (Path(last.stages[1].version.folder) / "model.json").write_text("{")
     with pytest.raises(DataError, match="stage w/b@1: "):
         load_version(last, "1", 1)
+
+
+def test_a_chain_can_be_a_stage_of_another_chain(order: ServiceOrder, tmp_path: Path) -> None:
+    row = {**ROW, "sun": 5.0}
+
+    async def scenario(call: Any, hosted: Any) -> None:
+        reply = await call("/predict?features=values", {"rows": [row]})
+        assert reply.status == 200, reply.json()
+        # m says 1209, a says 9
+        assert reply.json()["predictions"] == [{"prediction": 1209.0 + 9.0 + 5.0 + 10.0}]
+        values = reply.json()["features"]["values"][0]
+        assert (values["m_says"], values["b_says"], values["warmer"]) == (1209.0, 120.0, 10.0)
+        fields = (await call("/openapi.json")).json()["components"]["schemas"]["Row"]
+        assert set(fields["required"]) == {"temp", "wind", "sun"}
+        reply = await call("/predict", {"rows": [{"temp": 1.0}]})
+        assert [one["field"] for one in reply.json()["problems"]] == ["wind"]
+        assert reply.json()["hint"].startswith("A row needs ")
+        reply = await call("/predict", {"rows": [{"temp": 1.0, "wind": 2.0}]})
+        assert [one["field"] for one in reply.json()["problems"]] == ["sun"]
+
+    made = nested(tmp_path, order)
+    run(scenario, replace(made, versions=made.versions[:1]), tmp_path)
+
+
+def test_a_stage_of_several_versions_is_loaded_once(order: ServiceOrder, tmp_path: Path) -> None:
+    shared: SharedStages = {}
+    top, other = (
+        load_version(one, str(number), 1, shared=shared)
+        for number, one in enumerate(nested(tmp_path, order).versions)
+    )
+    chain, direct = (one.model for one in top.stages)
+    assert chain.stages[0].model is direct
+    assert all(one.model is two.model for one, two in zip(other.stages, chain.stages, strict=True))
+    assert len(shared) == 3

@@ -1,7 +1,7 @@
 """This module finds the chain of a model: the versions whose predictions are features of the model, which a
 service computes for each request."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gridmill.control.catalog import Catalog
 from gridmill.control.steps.references import fetch_artifact
@@ -9,7 +9,11 @@ from gridmill.domain.artifact import Artifact, ArtifactKind, split_reference
 from gridmill.domain.dataset import DatasetSpec, Join
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.service import Service, check_trusted
+from gridmill.domain.service_features import FeatureDefinition
 from gridmill.errors import InputError, NotFoundError
+
+MOST_LEVELS = 4
+"""The number of levels of stages below the model of a chain. Each level adds its own time to a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,19 @@ def chain_links(catalog: Catalog, dataset: Artifact, spec: DatasetSpec) -> tuple
         _link(catalog, dataset, predictions[name], tuple(dict.fromkeys(names)))
         for name, names in tables.items()
     )
+
+
+def check_levels(path: Sequence[str]) -> None:
+    """Raise InputError for a chain that is too deep. `path` are the ids of a model, of one of its stages, of
+    a stage of this stage, and so on."""
+    if len(path) > MOST_LEVELS + 1:
+        raise InputError(
+            f"the chain of {path[0]} has more than {MOST_LEVELS} levels of stages: it reads "
+            f"{', which reads '.join(path[1:])}",
+            hint="Train the model on predictions of fewer levels, or let requests send all features "
+            "(sent: ['*']).",
+            place="model",
+        )
 
 
 def _made_from(catalog: Catalog, dataset: Artifact) -> Iterator[Artifact]:
@@ -81,12 +98,21 @@ def _removed(dataset: Artifact, prediction: Artifact, why: str) -> InputError:
     )
 
 
-def check_stages_trusted(catalog: Catalog, service: Service) -> None:
-    """Raise InputError if a stage of the service predicts with its own code, and the settings do not allow
-    this code."""
-    for definition in service.features.values():
-        for stage in definition.all_stages():
-            check_trusted(fetch_artifact(catalog, stage.version), service.settings)
+def check_stages_trusted(
+    catalog: Catalog, service: Service, definitions: Sequence[FeatureDefinition | None] = ()
+) -> None:
+    """Raise InputError if a stage predicts with its own code, and the settings of the service do not allow
+    this code. By default, these are the stages of the versions that get requests."""
+    serving = [service.features.get(one) for one in (service.version, service.canary)]
+    for definition in filter(None, definitions or serving):
+        for version in chain_stages(catalog, definition):
+            check_trusted(version, service.settings)
+
+
+def chain_stages(catalog: Catalog, definition: FeatureDefinition | None) -> tuple[Artifact, ...]:
+    """Return the different versions that are stages of a definition, and their stages."""
+    stages = definition.all_stages() if definition is not None else ()
+    return tuple(fetch_artifact(catalog, one) for one in dict.fromkeys(stage.version for stage in stages))
 
 
 def stage_folders(catalog: Catalog, service: Service) -> Mapping[str, str]:

@@ -1,13 +1,13 @@
 """This module has what ticks and use cases do with the contextual features of services: the question that
 defines them, and the newest versions of the tables behind their views."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gridmill.codec import from_builtins
 from gridmill.control.catalog import Catalog
 from gridmill.control.steps.references import fetch_artifact, find_version
-from gridmill.control.steps.service_chains import ChainLink, chain_links, stage_folders
+from gridmill.control.steps.service_chains import ChainLink, chain_links, check_levels, stage_folders
 from gridmill.domain.artifact import Artifact, Output, split_reference
 from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.frozen import replace
@@ -66,7 +66,7 @@ def feature_question(
         settings=settings,
         kept=tuple(uri for one in kept for uri in (one.folder, one.view)),
     )
-    return replace(question, stages=_stages(catalog, question))
+    return replace(question, stages=_stages(catalog, question, (model.id,)))
 
 
 def _dataset_to_compute(
@@ -88,15 +88,22 @@ def check_feature_names(catalog: Catalog, model: Artifact, settings: FeatureSett
         check_sent_features(model, settings)
 
 
-def _stages(catalog: Catalog, question: FeatureQuestion) -> tuple[StageQuestion, ...]:
-    """Return the questions about the models whose predictions the dataset of a question joins."""
+def _stages(catalog: Catalog, question: FeatureQuestion, path: Sequence[str]) -> tuple[StageQuestion, ...]:
+    """Return the questions about the models whose predictions the dataset of a question joins. `path` are the
+    ids of the models from the last one of the chain to that of the question."""
     return tuple(
-        StageQuestion(tables=link.tables, version=link.model, question=_of_stage(catalog, question, link))
+        StageQuestion(
+            tables=link.tables, version=link.model, question=_of_stage(catalog, question, link, path)
+        )
         for link in chain_links(catalog, question.dataset, question.spec)
     )
 
 
-def _of_stage(catalog: Catalog, question: FeatureQuestion, link: ChainLink) -> FeatureQuestion:
+def _of_stage(
+    catalog: Catalog, question: FeatureQuestion, link: ChainLink, path: Sequence[str]
+) -> FeatureQuestion:
+    path = (*path, link.model.id)
+    check_levels(path)
     details, spec = link.model.output.details, _declared(catalog, link.dataset)
     if spec is None:
         raise InputError(
@@ -114,7 +121,7 @@ def _of_stage(catalog: Catalog, question: FeatureQuestion, link: ChainLink) -> F
         sequence=details.get("sequence"),
         is_stage=True,
     )
-    return replace(of_stage, stages=_stages(catalog, of_stage))
+    return replace(of_stage, stages=_stages(catalog, of_stage, path))
 
 
 def has_stages(catalog: Catalog, model: Artifact) -> bool:

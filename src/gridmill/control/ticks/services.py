@@ -11,7 +11,7 @@ from gridmill.control.state import BackgroundReads, Endings, FollowedNames, RunC
 from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.control.steps.reuse_forecast import why_broken
 from gridmill.control.steps.run_lifecycle import begin_run
-from gridmill.control.steps.service_chains import check_stages_trusted
+from gridmill.control.steps.service_chains import chain_stages, check_stages_trusted
 from gridmill.control.steps.service_features import (
     define_features,
     feature_question,
@@ -54,13 +54,15 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 900.0
 class FollowedAlias:
     """The version that the alias of a service names now, or None with the reason in `problem`. `current` is
     the version that the service serves. `features` is the definition of the contextual features of the
-    target. `room_bytes` is the memory of the running attempt of the service. If the problem `may_pass`, the
-    version is tried again after the next change of an alias or a version."""
+    target, and `stages` are the versions that predict features of it. `room_bytes` is the memory of the
+    running attempt of the service. If the problem `may_pass`, the version is tried again after the next
+    change of an alias or a version."""
 
     current: Artifact
     target: Artifact | None = None
     problem: str = ""
     features: FeatureDefinition | None = None
+    stages: tuple[Artifact, ...] = ()
     may_pass: bool = False
     room_bytes: int | None = None
 
@@ -293,9 +295,8 @@ def _with_features(
         if future is None:
             return None
         features = future.result()
-        if features is not None:
-            check_stages_trusted(endings.catalog, with_definition(service, target.id, features))
-        return replace(followed, features=features)
+        check_stages_trusted(endings.catalog, service, (features,))
+        return replace(followed, features=features, stages=chain_stages(endings.catalog, features))
     except GridmillError as error:
         may_pass = isinstance(error, UnavailableError)
         return replace(followed, problem=explained(error), may_pass=may_pass)
@@ -336,7 +337,13 @@ def decide_follow(service: Service, followed: FollowedAlias, now: float) -> Serv
         return _refused(service, refused, f"{service.follows} names {target.id}, which is not served: {why}")
     if percent is not None:
         after = with_canary(
-            service, target, model=service.model, follows=service.follows, percent=percent, now=now
+            service,
+            target,
+            stages=followed.stages,
+            model=service.model,
+            follows=service.follows,
+            percent=percent,
+            now=now,
         )
         if no_room := why_no_room(after, service, followed.room_bytes):
             named = f"{service.follows} names {target.id}, which is not a canary: {no_room}"

@@ -1,6 +1,7 @@
 """This module has the use cases that end the canary of a service: promotion and rollback."""
 
 from gridmill.control.steps.references import fetch_artifact
+from gridmill.control.steps.service_chains import chain_stages
 from gridmill.control.steps.services import changed_version
 from gridmill.control.usecases.service_checks import not_in_effect
 from gridmill.control.usecases.service_keys import ServiceKeyUseCases
@@ -38,11 +39,15 @@ class ServiceCanaryUseCases(ServiceKeyUseCases):
                 f"service {service.name!r} has no version before {service.version}",
                 hint=f"Name a version: gridmill update service {service.name} --model PIPELINE/JOB@NUMBER",
             )
-        version = fetch_artifact(self._control.catalog, service.previous)
-        if has_own_code(version) and not service.settings.trust:
+        catalog = self._control.catalog
+        version = fetch_artifact(catalog, service.previous)
+        parts = (version, *chain_stages(catalog, service.features.get(version.id)))
+        code = [one.id for one in parts if has_own_code(one)]
+        if code and not service.settings.trust:
+            stage = "" if code[0] == version.id else f" reads {code[0]}, which"
             raise ConflictError(
-                f"the version before, {version.id}, predicts with its own code, and service {service.name!r} "
-                "has no --trust any more",
+                f"the version before, {version.id},{stage} predicts with its own code, and service "
+                f"{service.name!r} has no --trust any more",
                 hint=f"If you trust its author: gridmill update service {service.name} --model {version.id} "
                 "--trust",
             )

@@ -4,7 +4,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.steps.certificates import check_certificate
 from gridmill.control.steps.references import fetch_artifact, find_alias, find_version
 from gridmill.control.steps.run_lifecycle import begin_run, resource_of, stop_run
-from gridmill.control.steps.service_chains import check_stages_trusted
+from gridmill.control.steps.service_chains import chain_stages, check_stages_trusted
 from gridmill.control.steps.service_features import (
     define_features,
     feature_question,
@@ -272,7 +272,8 @@ class ServiceUseCases(ServiceSizeUseCases):
         """Change a running service, and return its record. With `may_replace`, the change may replace a
         change that is not in effect. Raises InputError, CapacityError, ConflictError."""
         after = self._updated(transaction, service, chosen, replicas, least_replicas)
-        after = self._with_canary(after, second, percent, transaction.now)
+        definition = features.definition if features is not None else None
+        after = self._with_canary(after, second, definition, percent, transaction.now)
         if features is not None:
             after = _with_features(service, after, features, bool(chosen or second))
         after = self._reconfigured(after, port or service.port, settings, transaction.now)
@@ -341,15 +342,22 @@ class ServiceUseCases(ServiceSizeUseCases):
         return replace(after, generation=service.generation + 1, changed=transaction.now)
 
     def _with_canary(
-        self, service: Service, canary: ChosenModel | None, percent: float | None, now: float
+        self,
+        service: Service,
+        canary: ChosenModel | None,
+        definition: FeatureDefinition | None,
+        percent: float | None,
+        now: float,
     ) -> Service:
-        """Return the service with another canary, or with another share for it."""
+        """Return the service with another canary, or with another share for it. The features of the canary
+        are computed by `definition`."""
         if canary is None:
             return service if percent is None else with_percent(service, percent, now)
         check_served(canary.version, fetch_artifact(self._control.catalog, service.version))
         return with_canary(
             service,
             canary.version,
+            stages=chain_stages(self._control.catalog, definition),
             model=canary.reference,
             follows=canary.follows,
             percent=DEFAULT_PERCENT if percent is None else percent,
