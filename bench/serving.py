@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from bench import serving_nginx
 from bench.environments import pinned, programs
 from bench.measure import REPOSITORY, Result, at_least, at_most, row, save
 from bench.serving_peers import PATHS
@@ -26,7 +27,7 @@ from gridmill.jobs.model_files import load_model
 from gridmill.jobs.training.run import run
 from gridmill.serving.openapi import example_row
 from gridmill.serving.served_model import load_version
-from gridmill.serving.service_files import write_order
+from gridmill.serving.service_files import read_report, write_order
 
 AREA = "Real-time predictions"
 ROUNDS = int(os.environ.get("GRIDMILL_BENCH_ROUNDS", "5"))
@@ -37,9 +38,10 @@ OPTIONS: dict[str, dict[str, object]] = {
     "lstm": {"sequence": 12, "hidden": 16, "epochs": 3},
     "gbdt": {"trees": 60},
 }
-OURS, ROUTED, BARE, FASTAPI, LITSERVE, BENTOML = (
+OURS, ROUTED, PROXIED, BARE, FASTAPI, LITSERVE, BENTOML = (
     "gridmill",
     "router",
+    "nginx",
     "bare",
     "fastapi",
     "litserve",
@@ -60,8 +62,9 @@ peer, and counts from the time at which a request was due. The bare server is an
 HTTP library (uvicorn with httptools) that decodes the same payload and answers a constant. FastAPI and
 BentoML have an `async` route with a pydantic model of the row; LitServe collects requests in batches. All
 predict with the same loaded model. Ours validates, computes batches, counts metrics, and returns request ids.
-`router` is ours behind the process that passes requests on to replicas on other machines; its replica has the
-same core.
+`router` is ours behind the process that passes requests on to replicas on other machines, and `nginx` is ours
+behind nginx with one worker; their replica has the same core. Their processor time for one request is without
+that of the replica.
 """
 SCRIPT = """
 wrk.method = "POST"
@@ -82,10 +85,12 @@ _PACED = import_module("tests.kit.paced_load")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A server that accepts connections at `port`. A server that needs processor time without requests
-    (LitServe) names its process group, which is stopped while others are measured."""
+    (LitServe) names its process group, which is stopped while others are measured. A server in front of
+    another one names its process, whose processor time is measured."""
 
     port: int
     paused: int | None = None
+    proxy: int | None = None
 
 
 def main() -> None:
@@ -131,18 +136,26 @@ def _throughput(model: str, version: ServedVersion, root: Path, body: str) -> It
     with ExitStack() as stack:
         servers = _servers(stack, (OURS, BARE, *RIVALS), version, root)
         servers[ROUTED] = stack.enter_context(_router(servers[OURS].port, root))
+        nginx = serving_nginx.program()
+        if nginx is not None:
+            servers[PROXIED] = stack.enter_context(_nginx(nginx, servers[OURS].port, root))
         for connections in CONNECTIONS:
             yield from _compared(model, connections, servers, root)
 
 
 def _compared(model: str, connections: int, servers: Mapping[str, Server], root: Path) -> Iterator[Result]:
     rates: dict[str, list[float]] = {name: [] for name in servers}
+    proxy_micros: dict[str, list[float]] = {}
     for number in range(ROUNDS + 1):
         for name, server in servers.items():
+            before = _proxy_seconds(server)
             with _awake(server):
                 rate = _wrk(server.port, connections, root / "post.lua")
             if number:  # the first round warms up
                 rates[name].append(rate)
+            if number and server.proxy is not None:
+                used = (_proxy_seconds(server) - before) / (rate * _wrk_seconds())
+                proxy_micros.setdefault(name, []).append(1e6 * used)
             print(f"  {number}/{ROUNDS} {model} {connections} {name}: {rate:.0f} requests/s", flush=True)
     what = f"{model}, {connections} connection{'s' * (connections > 1)}"
     middle = {name: statistics.median(values) for name, values in rates.items()}
@@ -151,6 +164,10 @@ def _compared(model: str, connections: int, servers: Mapping[str, Server], root:
         yield row(
             AREA, f"{what}: {name}", middle[name], "req/s", low=min(values), high=max(values), runs=ROUNDS
         )
+    for name, values in proxy_micros.items():
+        used = statistics.median(values)
+        what_used = f"{what}: {name}, processor time per request"
+        yield row(AREA, what_used, used, "µs", low=min(values), high=max(values), runs=ROUNDS)
     best = max(RIVALS, key=lambda name: middle[name])
     ratios = {
         f"{OURS} / {BARE}": middle[OURS] / middle[BARE],
@@ -165,13 +182,21 @@ def _compared(model: str, connections: int, servers: Mapping[str, Server], root:
         )
 
 
+def _proxy_seconds(server: Server) -> float:
+    return 0.0 if server.proxy is None else serving_nginx.cpu_seconds(server.proxy)
+
+
+def _wrk_seconds() -> int:
+    return max(1, round(SECONDS))
+
+
 def _wrk(port: int, connections: int, script: Path) -> float:
     """Requests per second. Raises RuntimeError if a request failed."""
     command = (
         "wrk",
         "-t1",
         f"-c{connections}",
-        f"-d{max(1, round(SECONDS))}s",
+        f"-d{_wrk_seconds()}s",
         "-s",
         str(script),
         f"http://127.0.0.1:{port}/predict",
@@ -288,7 +313,17 @@ def _router(to: int, root: Path) -> Iterator[Server]:
     port = _free_port()
     upstream = Upstream(link="tcp", attempt_id="bench", settings={"host": "127.0.0.1", "port": str(to)})
     with _ours(ServiceOrder(name="bench", port=port, versions=(), upstream=upstream), root / "router"):
-        yield Server(port=port)
+        report = read_report(root / "router")
+        assert report is not None
+        yield Server(port=port, proxy=report.replicas[0].pid)
+
+
+@contextmanager
+def _nginx(program: str, to: int, root: Path) -> Iterator[Server]:
+    port = _free_port()
+    command = serving_nginx.command(program, port, to, root / "nginx")
+    with _process(command, dict(os.environ), lambda: _answers(port)) as process:
+        yield Server(port=port, proxy=process)
 
 
 @contextmanager
