@@ -1,12 +1,22 @@
 """Follows the HTTP messages of one connection while their bytes are passed on unchanged: how many requests
-wait for an answer, and which id a request has."""
+wait for an answer, and which id a request has.
+
+The followers do not look at headers, because a call for each header would be half of their time. The few
+headers that are needed in rare cases are read from the bytes of the head when they are needed.
+"""
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 import httptools
 
+from gridmill.domain.amounts import KIB
+
+HEAD_BYTES = 16 * KIB
+"""The number of bytes of a message in which its headers are looked for."""
 _ID_CHARACTERS = 200
+_PARSER_ERRORS = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 
 
 class RequestFollower:
@@ -19,40 +29,64 @@ class RequestFollower:
         self.methods: deque[bytes] = deque()
         """The methods of the requests whose answers have not ended, oldest first. A method is empty until
         the head of its request has arrived."""
-        self.request_id = ""
+        self._head, self._begins = b"", 0  # the begin of a request, and the requests that began since
         self.is_opaque = self.is_in_request = False
         """`is_in_request` is whether a request has begun and not all of its bytes have arrived."""
 
     def feed(self, data: bytes) -> None:
         """Read the bytes that have arrived."""
-        if not self.is_opaque:
-            try:
-                self._parser.feed_data(data)
-            except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-                self.is_opaque = True
+        if self.is_opaque:
+            return
+        if not self.is_in_request:
+            self._head, self._begins = data[:HEAD_BYTES], 0
+        elif self.methods and not self.methods[-1]:
+            self._head = (self._head + data)[:HEAD_BYTES]
+        try:
+            self._parser.feed_data(data)
+        except _PARSER_ERRORS:
+            self.is_opaque = True
+
+    @property
+    def request_id(self) -> str:
+        """The id of the newest request; empty if it has none that can be returned in an answer, or if
+        its first bytes arrived together with the last bytes of another request."""
+        reader = _RequestId()
+        with suppress(*_PARSER_ERRORS):
+            httptools.HttpRequestParser(reader).feed_data(self._head)
+        return reader.value if reader.begins == self._begins else ""
 
     # --- callbacks of the parser
 
     def on_message_begin(self) -> None:
         """Begin a request."""
         self._begun()
-        self.request_id, self.is_in_request = "", True
+        self.is_in_request = True
+        self._begins += 1
         self.methods.append(b"")
 
     def on_message_complete(self) -> None:
         """End a request."""
         self.is_in_request = False
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Note the id of the request."""
-        if name.lower() == b"x-request-id" and len(value) <= _ID_CHARACTERS and value.isascii():
-            text = value.decode("ascii")
-            self.request_id = text if text.isprintable() else ""
-
     def on_headers_complete(self) -> None:
         """Note the method of the request."""
         if self.methods:
             self.methods[-1] = self._parser.get_method()
+
+
+class _RequestId:
+    """Reads the id of the last request in some bytes, and counts the requests."""
+
+    def __init__(self) -> None:
+        self.value, self.begins = "", 0
+
+    def on_message_begin(self) -> None:
+        self.value, self.begins = "", self.begins + 1
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"x-request-id" and len(value) <= _ID_CHARACTERS and value.isascii():
+            text = value.decode("ascii")
+            self.value = text if text.isprintable() else ""
 
 
 class AnswerFollower:
@@ -67,16 +101,20 @@ class AnswerFollower:
         self.is_opaque = self.is_last = self.is_in_answer = False
         """`is_in_answer` is whether an answer has begun whose end has not arrived. It is False for an answer
         that ends with its connection."""
-        self._has_length = False
+        self._head = b""
+        self._is_in_head = self._is_interim = False
 
     def feed(self, data: bytes) -> None:
         """Read the bytes that have arrived."""
         if self.is_opaque:
             return
+        self._head = (self._head + data)[:HEAD_BYTES] if self._is_in_head else data
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        except _PARSER_ERRORS:
             self.is_opaque = True
+        if not self._is_in_head:
+            self._head = b""
         if self._has_ended:  # the parser waits for the body, which an answer to HEAD does not have
             self._parser, self._has_ended = httptools.HttpResponseParser(self), False
 
@@ -84,16 +122,15 @@ class AnswerFollower:
 
     def on_message_begin(self) -> None:
         """Begin an answer."""
-        self.is_in_answer, self._has_length = True, False
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Note whether the head of the answer states where its body ends."""
-        del value
-        self._has_length |= name.lower() in (b"content-length", b"transfer-encoding")
+        self.is_in_answer = self._is_in_head = True
 
     def on_headers_complete(self) -> None:
         """End the answer if its request was a HEAD request."""
-        self.is_in_answer &= self._has_length
+        self._is_in_head = False
+        self._is_interim = 100 <= self._parser.get_status_code() < 200
+        # an answer after which the connection stays open always states where its body ends
+        if not self._parser.should_keep_alive():
+            self.is_in_answer = _states_length(self._head)
         if not self._is_interim and self._methods and self._methods[0] == b"HEAD":
             self._has_ended = True
             self._end()
@@ -104,10 +141,6 @@ class AnswerFollower:
         if not self._is_interim and not self._has_ended:
             self._end()
 
-    @property
-    def _is_interim(self) -> bool:
-        return 100 <= self._parser.get_status_code() < 200
-
     def _end(self) -> None:
         self.is_in_answer = False
         if self._methods:
@@ -116,3 +149,24 @@ class AnswerFollower:
             self.is_last = True  # an answer without a request, for example before the replica hangs up
         if not self._parser.should_keep_alive():
             self.is_last = True
+
+
+class _LengthHeaders:
+    """Notes whether the head of the last answer in some bytes states where its body ends."""
+
+    def __init__(self) -> None:
+        self.is_there = False
+
+    def on_message_begin(self) -> None:
+        self.is_there = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        del value
+        self.is_there |= name.lower() in (b"content-length", b"transfer-encoding")
+
+
+def _states_length(head: bytes) -> bool:
+    reader = _LengthHeaders()
+    with suppress(*_PARSER_ERRORS):
+        httptools.HttpResponseParser(reader).feed_data(head)
+    return reader.is_there
