@@ -29,6 +29,10 @@ ROWS, TABLE, PREDICTIONS = "rows", "table", "predictions"
 """The names of the jobs: the load of the rows, the dataset, and the swarm."""
 CHECKING, WRITING = "checking rows", "writing rows"
 """The steps of a request in which the client reads its rows."""
+_BY_KEY = (
+    "The service computes features of {version} by key, but only for HTTP requests. Send the rows to the "
+    "service, or predict a version of the dataset, which has all features: --data PIPELINE/DATASET"
+)
 _POSITION, _FILE = "gridmill_position", "rows.parquet"
 
 
@@ -86,7 +90,8 @@ class PredictionVerbs(RunVerbs, VersionVerbs, ServiceVerbs):
         _check_target(target, overwrite=overwrite)
         served = self.service(service).service
         version = self.load(served_version(served))
-        rows = plugged("open request")(*self._source(data), version.path, target.suffix)
+        hint = _BY_KEY.format(version=version.id) if version.id in served.features else ""
+        rows = plugged("open request")(*self._source(data), version.path, target.suffix, hint)
         told = on_rows or _ignored
         with _draft(target) as file, TemporaryDirectory(prefix="gridmill-predict-") as folder:
             count = rows.write_features(Path(folder) / _FILE, _told(CHECKING, told))

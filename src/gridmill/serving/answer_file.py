@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from gridmill.errors import InputError
@@ -52,8 +53,8 @@ class _Predictions:
 
     def _check(self, numbers: pa.ChunkedArray) -> None:
         first = self.taken * self._length + self._length - 1
-        expected = range(first, first + len(numbers) * self._length, self._length)
-        if numbers.to_pylist() != list(expected):
+        expected = np.arange(first, first + len(numbers) * self._length, self._length)
+        if not np.array_equal(numbers.to_numpy(), expected):
             raise InputError(f"the predictions from row {self.taken} are not in the order of the rows")
 
     def check_end(self) -> None:
@@ -124,13 +125,21 @@ def _write_lines(rows: LineRows, predictions: _Predictions, file: IO[bytes]) -> 
     they are written in the request."""
     own = [b'"%s"' % part.encode() for part in predictions.schema.names]
     for piece in rows.lines():
-        added = io.BytesIO()
-        table = predictions.take(len(piece))
-        write_jsonl(table.to_reader(), added)
+        added = _json_lines(predictions.take(len(piece)))
         lines = _without(piece, own, predictions.schema.names)
-        for line, more in zip(lines, added.getvalue().splitlines(), strict=True):
-            file.write(line.strip()[:-1] + b", " + more[1:] + b"\n")
+        file.writelines(
+            line.strip()[:-1] + b", " + more[1:] + b"\n" for line, more in zip(lines, added, strict=True)
+        )
     return predictions.taken
+
+
+def _json_lines(table: pa.Table) -> list[bytes]:
+    """Return each row as a JSON object. NaN and infinity become null."""
+    if any(pa.types.is_temporal(kind) or pa.types.is_decimal(kind) for kind in table.schema.types):
+        lines = io.BytesIO()
+        write_jsonl(table.to_reader(), lines)
+        return lines.getvalue().splitlines()
+    return [_ENCODE(row) for row in table.to_pylist()]  # four times as quick
 
 
 def _without(

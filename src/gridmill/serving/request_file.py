@@ -43,6 +43,8 @@ class RequestRows:
         self.label, self.reader, self.ending = label, reader, ending
         self.is_list = False
         """Whether a row is a list of objects, which has no columns that an answer could repeat."""
+        self.hint = ""
+        """The hint of an error in a row, if the rule has none."""
 
     def features(self) -> Iterator[pa.Table]:
         """Yield the values of the features, in pieces. A row of a model that reads sequences has `sequence`
@@ -80,7 +82,9 @@ class RequestRows:
         field = f", field {first.field!r}" if first is not None and first.field is not None else ""
         more = f" ({len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
         text = first.problem if first is not None else error.message
-        return DataError(f"{self.label}, {place}{field}: {text}{more}", hint=error.hint, place="data")
+        return DataError(
+            f"{self.label}, {place}{field}: {text}{more}", hint=error.hint or self.hint, place="data"
+        )
 
 
 def _arrow_field(field: Field) -> pa.Field:
@@ -113,7 +117,7 @@ class LineRows(RequestRows):
                     raise DataError(text, place="data")
                 self._read_bytes += len(line)
                 if line.strip():
-                    piece.append((number, line))
+                    piece.append((number, line.rstrip(b"\r\n")))  # as HTTP splits a body
                     size += len(line)
                 if len(piece) >= most or size >= PIECE_BYTES:
                     yield piece
@@ -214,7 +218,7 @@ class TableRows(RequestRows):
     def features(self) -> Iterator[pa.Table]:
         """Yield the features of each batch."""
         schema, batches = self.batches()
-        check_columns(self.label, schema.names, self.reader.fields)
+        check_columns(self.label, schema.names, self.reader.fields, self.hint)
         done = 0
         for batch in batches:
             yield self.checked(batch, done)
@@ -319,7 +323,7 @@ class CsvRows(TableRows):
 
     def features(self) -> Iterator[pa.Table]:
         """Yield the features of each batch of lines, and find the types of all columns."""
-        check_columns(self.label, self._names, self.reader.fields)
+        check_columns(self.label, self._names, self.reader.fields, self.hint)
         done = 0
         with _reading(self.label):
             try:
@@ -372,7 +376,7 @@ def _fits(cells: pa.Array, form: str) -> bool:
     return True
 
 
-def check_columns(label: str, names: Sequence[str], fields: Sequence[Field]) -> None:
+def check_columns(label: str, names: Sequence[str], fields: Sequence[Field], hint: str) -> None:
     """Raise DataError if a table has no column for a field."""
     missing = [field.name for field in fields if field.name not in names]
     if not missing:
@@ -380,8 +384,7 @@ def check_columns(label: str, names: Sequence[str], fields: Sequence[Field]) -> 
     noun = "the column" if len(missing) == 1 else "the columns"
     raise DataError(
         f"{label} lacks {noun} {', '.join(f'`{name}`' for name in missing)}",
-        hint=f"The model computes predictions from {', '.join(field.name for field in fields)}. Features "
-        "that the service computes by key for HTTP requests must be columns here.",
+        hint=hint or f"The model computes predictions from {', '.join(field.name for field in fields)}.",
         place="data",
     )
 
@@ -409,11 +412,22 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def open_request(
-    data: Path | Callable[[], pa.RecordBatchReader], label: str, model: Path, ending: str
+    data: Path | Callable[[], pa.RecordBatchReader], label: str, model: Path, ending: str, hint: str = ""
 ) -> RequestRows:
     """Return the rows of a .csv, .jsonl or .parquet file, or of a function that opens a table, as rows for
-    the model in the folder `model`. `ending` is the ending of the file of the answer. Raises InputError for
-    another file."""
+    the model in the folder `model`.
+
+    `ending` is the ending of the file of the answer. `hint` is the hint of errors in rows that have none.
+    Raises InputError for another file.
+    """
+    rows = _opened(data, label, model, ending)
+    rows.hint = hint
+    return rows
+
+
+def _opened(
+    data: Path | Callable[[], pa.RecordBatchReader], label: str, model: Path, ending: str
+) -> RequestRows:
     card = load_card(model)
     reader = RowReader(card.encodings, card.sequence)
     if not isinstance(data, Path):

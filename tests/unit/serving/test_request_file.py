@@ -60,7 +60,7 @@ def test_a_csv_file_keeps_texts_that_look_like_numbers_and_missing_values(tmp_pa
         ),
         ("temp,rain,city\n1,0,x\nnan,0,x\n", "rows.csv, line 3, field 'temp': the value is a text, not"),
         ("temp,rain,city\ntrue,0,x\n", "rows.csv, line 2, field 'temp': the value is true, not a number"),
-        ("temp,rain,city\n1e999,0,x\n", "line 2, field 'temp': the value is a number that is too large"),
+        ("temp,rain,city\n1e999,0,x\n", "line 2, field 'temp': the number is too large for a double"),
         ("temp,rain,city\n1,maybe,x\n", "line 2, field 'rain': the value is a text, not true, false or null"),
         ("temp,rain,city\n1,0,x\n1,0\n", "line 3: the line has 2 cells, but the first line has 3 names"),
     ],
@@ -90,6 +90,15 @@ def test_a_missing_file_and_another_format_are_refused(tmp_path):
             open_request(tmp_path / name, name, model, ".csv").write_features(tmp_path / "to.parquet")
     with pytest.raises(InputError, match=r"is no \.csv, \.jsonl or \.parquet file"):
         open_request(tmp_path / "rows.xlsx", "rows.xlsx", model, ".csv")
+
+
+@pytest.mark.parametrize(("name", "text"), [("rows.csv", "id\n1\n"), ("rows.jsonl", '{"id": 1}\n')])
+def test_rows_that_have_only_keys_are_refused_with_the_reason(tmp_path, name, text):
+    model = linear_model(tmp_path / "model")
+    rows = open_request(written(tmp_path, text, name), name, model, ".csv", "Send the rows to the service.")
+    with pytest.raises(DataError) as refused:
+        rows.write_features(tmp_path / "features.parquet")
+    assert refused.value.hint == "Send the rows to the service."
 
 
 VALUES = st.one_of(
@@ -228,8 +237,8 @@ def test_lines_keep_their_text_and_get_predictions(tmp_path):
     rows = open_file(written(tmp_path, "\r\n".join(lines), "rows.jsonl"), ".jsonl")
     assert rows.write_features(tmp_path / "features.parquet") == 2
     assert answer(rows, ".jsonl", [1.5, math.nan]).decode().splitlines() == [
-        '{"id": 12345678901234567890,  "temp":1,"rain":null,"city":"Ulm", "prediction": 1.5}',
-        '{"temp":1,"rain":null,"city":"Ulm","x":{"prediction":2}, "prediction": null}',
+        '{"id": 12345678901234567890,  "temp":1,"rain":null,"city":"Ulm", "prediction":1.5}',
+        '{"temp":1,"rain":null,"city":"Ulm","x":{"prediction":2}, "prediction":null}',
     ]
 
 
