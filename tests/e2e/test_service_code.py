@@ -9,8 +9,10 @@ from urllib.request import urlopen
 
 import pytest
 
+from gridmill.domain.amounts import MIB
 from gridmill.jobs.model_files import load_card
 from gridmill.jobs.training_statistics import save_statistics, statistics_of
+from tests.kit.gpus import SimulatedGpus
 from tests.kit.served_models import FIELDS, code_model, linear_model, order_of, row
 from tests.kit.services import Load, Service, wait_for
 from tests.unit.serving.test_code_model import trusted
@@ -53,6 +55,40 @@ def test_code_that_fails_hangs_or_ends_is_replaced_and_other_requests_are_answer
         wait_for("the end of the code", lambda: not any(os.path.exists(f"/proc/{one}") for one in left))
         wait_for("a successor", lambda: service.ready_pids() - {replica})
         assert service.call("/predict", {"rows": [row(1, 2)]})[0] == 200
+
+
+def environment(pid: int) -> dict[str, str]:
+    words = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def test_replicas_use_one_gpu_each_and_one_above_its_share_is_restarted_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, gpus = code_model(tmp_path / "m"), SimulatedGpus(tmp_path / "gpus", processes_with=f"{tmp_path}/m")
+    gpus.use(1024 * MIB)
+    monkeypatch.setenv("PATH", f"{gpus.folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with Service(tmp_path / "s", trusted(model, replicas=2)) as service:
+        wait_for("the measurement", lambda: all(one.gpu_memory_bytes for one in service.report().replicas))
+        replicas = service.ready_pids()
+        code = [pid for replica in replicas for pid in children(replica)]
+        assert sorted(environment(pid)["CUDA_VISIBLE_DEVICES"] for pid in code) == ["0", "1"]
+        assert [one.gpu_memory_bytes for one in service.report().replicas] == [1024 * MIB] * 2
+        assert "gridmill_gpu_memory_bytes" in service.text("/metrics")
+
+        gpus.use(20 * 1024 * MIB, only=code[0])
+
+        def has_ended() -> bool:
+            # each request has a connection of its own, and so reaches each replica at some time
+            assert service.call("/predict", {"rows": [row(1, 2)]})[0] == 200
+            return not os.path.exists(f"/proc/{code[0]}")
+
+        wait_for("the end of the code above its share", has_ended)
+        assert service.call("/predict", {"rows": [row(1, 2)]})[0] == 200
+        assert service.ready_pids() == replicas
+        assert os.path.exists(f"/proc/{code[1]}")
+        assert "uses 20 GiB of GPU memory; its share is 16 GiB" in service.log()
 
 
 def test_requests_that_differ_from_the_training_rows_are_reported_as_drift(tmp_path: Path) -> None:

@@ -465,6 +465,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("replicas", f"{view.ready} of {_range(service)} ready"),
         ("last change", _last_change(report)),
         ("size", size_text(size) if size is not None and size.replicas == service.replicas else ""),
+        ("GPU memory", _gpu_memory(report)),
         ("generation", service.generation),
         ("run", service.run_id),
         *settings_facts(service),
@@ -480,6 +481,12 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("last failure", report.last_failure if report else ""),
         ("why", view.message),
     ]
+
+
+def _gpu_memory(report: ServiceReport | None) -> str:
+    """Return the GPU memory of each replica whose model uses a GPU."""
+    used = [one for one in (report.replicas if report is not None else ()) if one.gpu_memory_bytes]
+    return ", ".join(f"replica {one.number}: {show_bytes(one.gpu_memory_bytes)}" for one in used)
 
 
 def _loaded(report: ServiceReport | None) -> Iterator[tuple[str, str]]:

@@ -241,7 +241,8 @@ class ReplicaReport:
     """The observed state of one replica. `pid` is None if the replica has no process now.
 
     Times are Unix times in seconds. `restarts` counts the processes of this replica that ended without being
-    told to. `memory_bytes` is the memory of the process at the last check.
+    told to. `memory_bytes` is the memory of the process at the last check, and `gpu_memory_bytes` the GPU
+    memory of the code of its models.
     """
 
     number: int
@@ -253,6 +254,7 @@ class ReplicaReport:
     versions: tuple[LoadedVersion, ...] = ()
     restarts: int = 0
     memory_bytes: int = 0
+    gpu_memory_bytes: int = 0
     last_failure: str = ""
     last_failure_at: float | None = None
 

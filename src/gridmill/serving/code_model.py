@@ -1,7 +1,7 @@
 """A model that predicts with its own Python code, computed in a process beside the replica.
 
 The process has the environment of the version. If the code does not answer in time, uses more and more
-memory, or ends, only this process is replaced, and the replica goes on.
+memory or more GPU memory than its share, or ends, only this process is replaced, and the replica goes on.
 """
 
 import json
@@ -19,12 +19,13 @@ from tempfile import TemporaryFile
 
 import numpy as np
 
-from gridmill.domain.amounts import MIB
+from gridmill.domain.amounts import MIB, show_bytes
 from gridmill.domain.serving import BUILDER_VARIABLE
 from gridmill.errors import DataError, InputError, JobError
 from gridmill.jobs.features import Floats
 from gridmill.jobs.model_files import ModelCard, shaped
 from gridmill.jobs.subprocess_model import RUNNER, CodePackages, read_packages
+from gridmill.serving.gpu_memory import GpuShare
 
 _LOG = logging.getLogger(__name__)
 GROWTH_FACTOR, GROWTH_BYTES = 2, 512 * MIB
@@ -161,10 +162,14 @@ class CodeModel:
         threads: int,
         timeout_seconds: float,
         growth_bytes: int = GROWTH_BYTES,
+        gpu: GpuShare | None = None,
     ) -> None:
         self._card, self._folder, self._python, self._threads = card, folder, python, threads
         self._timeout_seconds, self._growth_bytes = timeout_seconds, growth_bytes
         self._first_bytes = 0
+        self._gpu, self._is_admitted = gpu, False
+        self.gpu_bytes = 0
+        """The GPU memory of the code in bytes at the last prediction."""
         self.loaded_at = math.inf
         """The monotonic time at which the code was loaded last, in seconds; infinite while it is loaded."""
         self._successor: _CodeProcess | None = None
@@ -193,6 +198,7 @@ class CodeModel:
         if found is None:
             self._replace()
             raise JobError(f"the code of the model did not answer within {self._timeout_seconds:g} s")
+        self._limit_gpu_memory(process)
         self._limit_memory(process.memory_bytes)
         if found.ndim == 0 or len(found) != len(inputs):
             answers = len(found) if found.ndim else 1
@@ -249,6 +255,36 @@ class CodeModel:
         _LOG.error("the process of the model's code is replaced")
         self.close()
         self._current, self._first_bytes = self._start(), 0
+
+    def _limit_gpu_memory(self, process: _CodeProcess) -> None:
+        """Replace a process that uses more than its share of a GPU, which other programs need. The prediction
+        is still answered."""
+        if self._gpu is None:
+            return
+        self.gpu_bytes = self._gpu.memory.of_group(process.pid)
+        if self._is_admitted and self.gpu_bytes > self._gpu.share_bytes:
+            _LOG.error("%s", self._above_share())
+            self._replace()
+
+    def admit(self, largest: Floats) -> None:
+        """Measure the GPU memory of the code while it has computed its largest batch. Raises JobError if the
+        code uses more than its share of the GPU."""
+        if self._gpu is None:
+            return
+        self.predict(largest)
+        self.gpu_bytes = self._gpu.memory.of_group(self._ready().pid, wait=True)
+        if self.gpu_bytes > self._gpu.share_bytes:
+            raise JobError(
+                self._above_share(),
+                hint="Give the resource of the service more GPUs, or start fewer replicas or a smaller "
+                "--max-batch.",
+            )
+        self._is_admitted = True
+
+    def _above_share(self) -> str:
+        assert self._gpu is not None
+        used, share = show_bytes(self.gpu_bytes), show_bytes(self._gpu.share_bytes)
+        return f"the code of the model uses {used} of GPU memory; its share is {share}"
 
     def _limit_memory(self, memory_bytes: int) -> None:
         """Start a successor of a process whose memory grows. The process computes until the successor has

@@ -27,6 +27,7 @@ _HELP = {
     "gridmill_requests_waiting": ("gauge", "Requests that wait for the model or are computed."),
     "gridmill_connections": ("gauge", "Open connections."),
     "gridmill_memory_bytes": ("gauge", "Resident memory of a replica."),
+    "gridmill_gpu_memory_bytes": ("gauge", "GPU memory of the code of a model in a replica."),
     "gridmill_replicas_wanted": ("gauge", "Replicas that the service wants to be ready."),
     "gridmill_replicas_ready": ("gauge", "Replicas that are ready."),
     "gridmill_drift_psi": ("gauge", "Population stability index of a feature or of the prediction."),

@@ -38,6 +38,7 @@ from gridmill.serving.batching import BatchLimits, make_batcher
 from gridmill.serving.chain import HostedStage, chained_of
 from gridmill.serving.direct import DirectConnection
 from gridmill.serving.drift_counter import DriftFile, drift_counter
+from gridmill.serving.gpu_memory import take_share
 from gridmill.serving.hosting import HostedModel, Versions
 from gridmill.serving.keyed_features import keyed_of
 from gridmill.serving.metrics import Metrics
@@ -142,7 +143,17 @@ class Replica:
             for one in self._hosted
         ]
         load = self._metrics.load()
-        self._beat({"ready": True, "busy_seconds": busy, "versions": versions, "load": load})
+        gpu_bytes = sum(one.model.gpu_bytes for one in self._hosted)
+        self._metrics.set_gauge("gridmill_gpu_memory_bytes", gpu_bytes)
+        self._beat(
+            {
+                "ready": True,
+                "busy_seconds": busy,
+                "versions": versions,
+                "load": load,
+                "gpu_memory_bytes": gpu_bytes,
+            }
+        )
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         self._save()
         self._tls.reload()
@@ -256,8 +267,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         names = version_names(order.versions)
         shared: SharedStages = {}
+        gpu = take_share(order, given.number)
         models = [
-            load_version(version, name, order.threads, timeout_seconds=order.timeout_seconds, shared=shared)
+            load_version(
+                version, name, order.threads, timeout_seconds=order.timeout_seconds, shared=shared, gpu=gpu
+            )
             for version, name in zip(order.versions, names, strict=True)
         ]
         serving = _serve(order, given.folder, given.number, given.beats, models, listener)

@@ -44,6 +44,7 @@ class ReplicaProcess:
         self.failure = ""
         self.load = ReplicaLoad()
         self._busy_seconds = 0.0
+        self._gpu_memory_bytes = 0
         self._versions: tuple[LoadedVersion, ...] = ()
         self._text = b""
         self.beats, writing = os.pipe()
@@ -110,6 +111,7 @@ class ReplicaProcess:
             versions=self._versions,
             restarts=restarts,
             memory_bytes=memory_bytes(self.pid),
+            gpu_memory_bytes=self._gpu_memory_bytes,
             last_failure=failure,
             last_failure_at=failure_at,
         )
@@ -120,6 +122,7 @@ class ReplicaProcess:
             self.failure = beat["failure"]
             return
         self._busy_seconds = beat["busy_seconds"]
+        self._gpu_memory_bytes = beat.get("gpu_memory_bytes", 0)
         if "load" in beat:  # a router reports none
             load = beat["load"]
             self.load = ReplicaLoad(**{**load, "durations": tuple(load["durations"])})

@@ -27,6 +27,7 @@ from gridmill.jobs.subprocess_model import check_trust
 from gridmill.serving.chain_check import check_chain
 from gridmill.serving.code_model import CodeModel, python_of
 from gridmill.serving.fields import RowReader
+from gridmill.serving.gpu_memory import GpuShare
 
 if TYPE_CHECKING:
     from gridmill.online.features import OnlineFeatures
@@ -79,6 +80,11 @@ class ServedModel:
         if not isinstance(self.predictor, CodeModel):
             return seconds
         return max(0.0, min(seconds, now - self.predictor.loaded_at))
+
+    @property
+    def gpu_bytes(self) -> int:
+        """The GPU memory of the code of the model in bytes at its last batch."""
+        return self.predictor.gpu_bytes if isinstance(self.predictor, CodeModel) else 0
 
     def close(self) -> None:
         """End the processes of the code of the model and of its stages."""
@@ -196,10 +202,11 @@ def load_version(
     *,
     timeout_seconds: float = TIMEOUT_SECONDS,
     shared: SharedStages | None = None,
+    gpu: GpuShare | None = None,
 ) -> ServedModel:
     """Load a version with its stages, and compute its golden rows and the rows of its chain. Code of the
     version has `timeout_seconds` for a batch. A stage that is among the `shared` stages is not loaded again,
-    and the others are added to them.
+    and the others are added to them. Code of the version may use the share `gpu` of a GPU.
 
     Raises StorageError, DataError for files that are not a model or compute other outputs, InputError for
     code that is not trusted, JobError for code that fails. The error of a stage names it, and the shared
@@ -209,8 +216,8 @@ def load_version(
     shared = {} if shared is None else shared
     try:
         for one in version.stages:
-            stages.append(_load_stage(one, threads, timeout_seconds, shared))
-        model = replace(_load_alone(version, name, threads, timeout_seconds), stages=tuple(stages))
+            stages.append(_load_stage(one, threads, timeout_seconds, shared, gpu))
+        model = replace(_load_alone(version, name, threads, timeout_seconds, gpu), stages=tuple(stages))
     except GridmillError:
         for stage in stages:
             stage.model.close()
@@ -224,13 +231,15 @@ def load_version(
     return model
 
 
-def _load_stage(stage: ServedStage, threads: int, timeout_seconds: float, shared: SharedStages) -> ModelStage:
+def _load_stage(
+    stage: ServedStage, threads: int, timeout_seconds: float, shared: SharedStages, gpu: GpuShare | None
+) -> ModelStage:
     label, key = stage.version.label, encode(stage.version)
     if key in shared:
         return ModelStage(model=shared[key], columns=stage.columns)
     try:
         model = shared[key] = load_version(
-            stage.version, label, threads, timeout_seconds=timeout_seconds, shared=shared
+            stage.version, label, threads, timeout_seconds=timeout_seconds, shared=shared, gpu=gpu
         )
     except GridmillError as error:
         if not error.message.startswith("stage "):
@@ -239,7 +248,9 @@ def _load_stage(stage: ServedStage, threads: int, timeout_seconds: float, shared
     return ModelStage(model=model, columns=stage.columns)
 
 
-def _load_alone(version: ServedVersion, name: str, threads: int, timeout_seconds: float) -> ServedModel:
+def _load_alone(
+    version: ServedVersion, name: str, threads: int, timeout_seconds: float, gpu: GpuShare | None
+) -> ServedModel:
     folder = Path(version.folder)
     card = load_card(folder)
     check_trust(card, version.label, version.trust, "trust", how="start the service with `--trust`")
@@ -248,7 +259,7 @@ def _load_alone(version: ServedVersion, name: str, threads: int, timeout_seconds
         folder=folder,
         version=name,
         weight=version.weight,
-        predictor=_load_code(folder, card, threads, timeout_seconds)
+        predictor=_load_code(folder, card, threads, timeout_seconds, gpu)
         if card.predict
         else load_model(folder, threads),
         golden=load_golden(folder),
@@ -256,6 +267,7 @@ def _load_alone(version: ServedVersion, name: str, threads: int, timeout_seconds
     )
     try:
         _verify(model)
+        _admit(model, gpu)
         return replace(model, differences=_differences(model.predictor))
     except GridmillError:
         model.close()
@@ -272,9 +284,22 @@ def _differences(predictor: Predictor) -> tuple[str, ...]:
     return package_differences(recorded, {**found.installed, **found.loaded}, names)
 
 
-def _load_code(folder: Path, card: ModelCard, threads: int, timeout_seconds: float) -> CodeModel:
+def _load_code(
+    folder: Path, card: ModelCard, threads: int, timeout_seconds: float, gpu: GpuShare | None
+) -> CodeModel:
     python = python_of(folder, card)
-    return CodeModel(card, folder, python=python, threads=threads, timeout_seconds=timeout_seconds)
+    return CodeModel(card, folder, python=python, threads=threads, timeout_seconds=timeout_seconds, gpu=gpu)
+
+
+def _admit(model: ServedModel, gpu: GpuShare | None) -> None:
+    """Let the code of a model compute its largest batch. Raises JobError if it uses more than its share of a
+    GPU. A model without golden rows computes zeros."""
+    if gpu is None or not isinstance(model.predictor, CodeModel):
+        return
+    row = np.zeros(model.input_shape)
+    if model.golden:
+        row = encode_columns(model.golden.groups()[0], model.card.encodings).reshape(model.input_shape)
+    model.predictor.admit(np.repeat(row[np.newaxis], gpu.max_batch, axis=0))
 
 
 def _open_features(version: ServedVersion) -> "OnlineFeatures | None":
