@@ -1,7 +1,7 @@
 """Answers `POST /predict` in the callbacks of the connection and of the batch, without a task per request.
 
 A task, its events and its messages take longer than the decoding, the model and the answer together. Requests
-that this module does not answer (other paths, compressed bodies, bodies in several pieces, contextual
+that this module does not answer (other paths, compressed bodies, large bodies in several pieces, contextual
 features, pipelined requests) pass through the ASGI application of the replica. Both ways give the same
 answers.
 """
@@ -20,13 +20,13 @@ from gridmill.jobs.features import Floats
 from gridmill.serving.app import Application, defect, failure
 from gridmill.serving.errors import RequestError
 from gridmill.serving.predict import answer_of
-from gridmill.serving.request import Answer, Request
+from gridmill.serving.request import Answer
 
 _LOG = logging.getLogger(__name__)
 
 
 class DirectRequest:
-    """A request from its complete body to its answer. A batch sees it as the outcome of its rows, and the
+    """A request from its headers to its answer. A batch sees it as the outcome of its rows, and the
     connection as a cycle of uvicorn, of which it has the attributes that uvicorn reads."""
 
     __slots__ = (
@@ -43,14 +43,15 @@ class DirectRequest:
     message_event: ClassVar[asyncio.Event] = asyncio.Event()
     """Nobody waits for it."""
 
-    def __init__(self, connection: "DirectConnection", request: Request) -> None:
+    def __init__(self, connection: "DirectConnection") -> None:
         self.disconnected, self.keep_alive, self.response_complete = False, True, False
-        self._connection, self._request = connection, request
+        self._connection = connection
 
-    def start(self) -> None:
-        """Validate the request, and put its rows into a batch."""
-        application, request = self._connection.application, self._request
+    def start(self, headers: Mapping[bytes, bytes], body: bytes) -> None:
+        """Validate the request, whose body is complete, and put its rows into a batch."""
+        application = self._connection.application
         self._begin = application.clock()
+        self._request = request = application.predict_request(headers, body)
         try:
             self._host = host = application.admitted(request)
             self._inputs = inputs = host.model.reader.read(request.body)
@@ -112,14 +113,16 @@ class DirectConnection(Connection):
         super().__init__(acceptor, address, config, state)
         self.application = application
         self._is_kept = False
+        self._direct: DirectRequest | None = None
         self._pieces: list[bytes] = []
         self._idle_until: float | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Pass a request whose body is not complete yet to the application."""
+        """Pass a request with a large body that is not complete yet to the application."""
         self._idle_until = None
         super().data_received(data)
-        if self._is_kept and not self._in_headers and not self.transport.is_closing():
+        waits_for_body = self._is_kept and self._direct is not None and not self.transport.is_closing()
+        if waits_for_body and (self._body_bytes >= self._limits.step_bytes or self._is_large()):
             self._pass_on()
 
     def on_message_begin(self) -> None:
@@ -129,7 +132,7 @@ class DirectConnection(Connection):
             super().on_message_begin()
             return
         self.url, self.headers, self.expect_100_continue = b"", [], False
-        self._pieces = []
+        self._direct, self._pieces = None, []
         self._in_headers = True
         self._wait(self._limits.header_seconds)
 
@@ -138,7 +141,10 @@ class DirectConnection(Connection):
         if not self._is_kept:
             super().on_headers_complete()
         elif self._is_predict():
-            self._in_headers, self._header_bytes = False, 0
+            self._in_headers, self._header_bytes, self._body_bytes = False, 0, 0
+            self._direct = DirectRequest(self)
+            self.cycle = self._direct  # type: ignore[assignment]  # it has the attributes that uvicorn reads
+            self._wait(self._limits.body_seconds)
         else:
             self._pass_on()
 
@@ -146,16 +152,18 @@ class DirectConnection(Connection):
         """Keep a part of the body."""
         if self._is_kept:
             self._pieces.append(body)
+            self._body_bytes += len(body)
         else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Answer the request."""
-        if self._is_kept:
+        if self._is_kept and self._direct is not None:
             headers = dict(self.headers)
             body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
             if self.application.is_direct(headers, body):
-                self._start(headers, body)
+                self._is_kept, self._deadline, self._header_bytes = False, None, 0
+                self._direct.start(headers, body)
                 return
             self._pass_on()
         super().on_message_complete()
@@ -197,19 +205,23 @@ class DirectConnection(Connection):
             and not self.expect_100_continue
         )
 
-    def _start(self, headers: Mapping[bytes, bytes], body: bytes) -> None:
-        self._is_kept, self._deadline, self._header_bytes = False, None, 0
-        request = DirectRequest(self, self.application.predict_request(headers, body))
-        self.cycle = request  # type: ignore[assignment]  # it has the attributes that the base class reads
-        request.start()
+    def _is_large(self) -> bool:
+        """Return whether the body has so many bytes that the application refuses or reads it in pieces."""
+        length = dict(self.headers).get(b"content-length", b"0")
+        return not length.isdigit() or int(length) >= self._limits.step_bytes
 
     def _pass_on(self) -> None:
         """Let the application answer the request, of which this connection has kept the first part."""
         url, headers, expects, pieces = self.url, self.headers, self.expect_100_continue, self._pieces
+        direct, self._direct = self._direct, None
         self._is_kept, self._pieces = False, []
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expects
         self.headers += headers  # the scope has this list
+        if direct is not None:
+            direct.response_complete = True  # otherwise uvicorn waits for it
         super().on_headers_complete()
+        if direct is not None:
+            self.cycle.keep_alive &= direct.keep_alive
         for piece in pieces:
             super().on_body(piece)

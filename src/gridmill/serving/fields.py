@@ -217,27 +217,43 @@ def _encoder(fields: Sequence[Field]) -> Callable[[list[tuple[Any, ...]]], Float
     if not any(field.kind == FieldKind.TEXT for field in fields):
         width = len(fields)
         return lambda rows: np.array(rows, np.float64).reshape(len(rows), width)
-    codes = [_codes(field) if field.kind == FieldKind.TEXT else None for field in fields]
-    width = sum(1 if one is None else len(one[1]) for one in codes)
+    parts = _parts(fields)
+    width = sum(
+        len(field.categories) + field.others if field.kind == FieldKind.TEXT else 1 for field in fields
+    )
 
     def encode(rows: list[tuple[Any, ...]]) -> Floats:
         inputs: list[Any] = []
         for row in rows:
-            for value, code in zip(row, codes, strict=True):
-                if code is None:
-                    inputs.append(value)
-                else:
-                    inputs += code[0].get(value, code[1])
+            for begin, end, known, unknown in parts:
+                inputs += row[begin:end] if known is None else known.get(row[begin], unknown)
         return np.array(inputs, np.float64).reshape(len(rows), width)
 
     return encode
 
 
-def _codes(field: Field) -> tuple[dict[str | None, tuple[float, ...]], tuple[float, ...]]:
+_Known = dict[str | None, tuple[float, ...]]
+
+
+def _parts(fields: Sequence[Field]) -> list[tuple[int, int, _Known | None, tuple[float, ...]]]:
+    """Return the parts of a row: from the place of the first to after the last of its fields. A part is one
+    text with its codes, or several numbers next to each other, which are copied together."""
+    parts: list[tuple[int, int, _Known | None, tuple[float, ...]]] = []
+    for place, field in enumerate(fields):
+        if field.kind == FieldKind.TEXT:
+            parts.append((place, place + 1, *_codes(field)))
+        elif parts and parts[-1][2] is None:
+            parts[-1] = (parts[-1][0], place + 1, None, ())
+        else:
+            parts.append((place, place + 1, None, ()))
+    return parts
+
+
+def _codes(field: Field) -> tuple[_Known, tuple[float, ...]]:
     """Return the inputs of each category and of a missing text, and the inputs of an unknown text."""
     width = len(field.categories) + field.others
     missing = (0.0,) * width
-    known: dict[str | None, tuple[float, ...]] = {None: missing}
+    known: _Known = {None: missing}
     known |= {name: _one_at(place, width) for place, name in enumerate(field.categories)}
     return known, _one_at(len(field.categories), width) if field.others else missing
 

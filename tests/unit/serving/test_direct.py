@@ -18,7 +18,7 @@ from tests.kit.served_models import application, linear_model, order_of, row
 from gridmill.domain.serving import RequestLog
 from gridmill.http.connections import Acceptor, Connection, Limits
 from gridmill.serving.api_keys import ApiKeys
-from gridmill.serving.direct import DirectConnection
+from gridmill.serving.direct import DirectConnection, DirectRequest
 from gridmill.serving.request_log import RequestLogWriter
 
 
@@ -279,8 +279,60 @@ def test_a_request_can_arrive_in_any_pieces(tmp_path, models):
                 answers.add(transport.written)
                 connection.connection_lost(None)
             assert len(answers) == 1
-            # a body that arrives later needs the application, and headers that arrive later do not
-            assert direct.tasks == len(json.dumps([row()]))
+            assert direct.tasks == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_large_body_in_pieces_and_a_wrong_length_need_the_application(tmp_path, models):
+    large = message([row(n) for n in range(400)])
+    endless = message(b"[", content_length="", transfer_encoding="chunked")[:-1] + b"2000\r\n" + b" " * 0x2000
+    refused = message(b"[", content_length="50000")
+
+    async def scenario():
+        app, hosted = application(order_of(models["plain"], max_body_bytes=30_000), tmp_path)
+        async with both(app, hosted) as (direct, general):
+            for number, parts in enumerate(
+                [(large[:200], large[200:]), (large[:9000], large[9000:])], start=1
+            ):
+                connection, transport = connect(direct)
+                for part in parts:
+                    connection.data_received(part)
+                await settled(lambda t=transport: t.written.endswith(b"}]}"))
+                assert direct.tasks == number
+                assert (await general.ask(large)).startswith(transport.written)
+            for number, part in enumerate((endless, refused), start=3):
+                connection, transport = connect(direct)
+                connection.data_received(part)
+                assert isinstance(connection.cycle, DirectRequest) is False
+                await settled(lambda n=number: direct.tasks == n)
+            await settled(lambda: transport.written)
+            assert statuses([transport.written]) == [413]
+
+    asyncio.run(scenario())
+
+
+def test_a_request_whose_body_is_missing_keeps_its_connection_busy_until_its_time_limit(tmp_path, models):
+    request = message([row()])
+
+    async def scenario():
+        app, hosted = application(order_of(models["plain"]), tmp_path)
+        async with both(app, hosted) as (direct, _):
+            now = asyncio.get_running_loop().time()
+            connection, transport = connect(direct)
+            connection.data_received(request[:-5])
+            assert not connection.cycle.response_complete  # a draining replica waits for it
+            connection.end_if_late(now + Limits().body_seconds - 1)
+            assert not transport.is_closing()
+            connection.shutdown()
+            connection.data_received(request[-5:])
+            await settled(lambda: transport.written)
+            assert b"connection: close" in transport.written
+            connection, transport = connect(direct)
+            connection.data_received(request[:-5])
+            connection.end_if_late(now + Limits().body_seconds + 60)
+            assert transport.is_closing()
+            connection.connection_lost(None)
 
     asyncio.run(scenario())
 
