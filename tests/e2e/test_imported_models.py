@@ -29,9 +29,11 @@ def test_an_imported_model_is_served_and_predicts(place: Place) -> None:
     assert (made["version"], made["new"], made["features"]) == ("rain/model@1", True, ["temp", "wind"])
     again = place.json("import", "model", "rain", *given)
     assert (again["version"], again["new"]) == ("rain/model@1", False)
-    wrong = place.gridmill("import", "model", "rain", signature)
+    file.write_bytes(b"no model")
+    wrong = place.gridmill("import", "model", "rain", file)
     assert wrong.returncode == 1
-    assert "'signature.yaml' is not an ONNX file" in wrong.stderr
+    assert "error: net.onnx is not an ONNX file: " in wrong.stderr
+    assert "pipeline" not in wrong.stderr
 
     view = place.json("start", "service", "rain", "--model", "rain/model")
     assert view["service"]["report"]["replicas"][0]["versions"] == [

@@ -1,5 +1,6 @@
 """The client method that makes a version of a model from an ONNX file."""
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,15 +12,18 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
 from gridmill.domain.naming import check_name
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.states import JobState
+from gridmill.domain.run_failures import BY_EDIT, at_fault, failed_jobs
+from gridmill.domain.states import JobState, RunState
 from gridmill.domain.training import ModelKind, TrainingSpec
-from gridmill.errors import ConflictError, InputError, NotFoundError
+from gridmill.domain.views import RunView
+from gridmill.errors import ConflictError, InputError, JobError, NotFoundError
 from gridmill.sdk.artifacts import VersionVerbs
 from gridmill.sdk.loaded import Version
-from gridmill.sdk.runs import RunVerbs, Tick
+from gridmill.sdk.runs import LINES, RunVerbs, Tick, run_error
 
 JOB = "model"
 """The name of the only job of the pipeline of an imported model."""
+_FIELD = re.compile(r"^training\.(file|signature|samples): ")
 _MOST_BYTES = 90 * MIB
 """The largest size of the files of an import, which are sent as a code bundle of at most 100 MiB."""
 
@@ -62,9 +66,9 @@ class ImportVerbs(RunVerbs, VersionVerbs):
             pipeline = Pipeline(name=name, jobs=(Job(name=JOB, training=spec),), folder=folder)
             # without the folder, because it exists only for this call
             prepared = replace(self.prepare(pipeline), folder="", host="", commit="")
-        ended = self.wait(
-            self.attend(lambda grid: grid.start_run(prepared)).run.id, on_tick=on_tick, check=True
-        )
+        ended = self.wait(self.attend(lambda grid: grid.start_run(prepared)).run.id, on_tick=on_tick)
+        if ended.run.state is not RunState.SUCCEEDED:
+            raise _refusal(ended) or run_error(ended, lambda job: self.last_lines(ended, job, LINES))
         is_new = all(one.job.state is not JobState.UNCHANGED for one in ended.jobs)
         return ImportedModel(version=self.load(f"{name}/{JOB}"), is_new=is_new)
 
@@ -80,6 +84,21 @@ class ImportVerbs(RunVerbs, VersionVerbs):
                 f"there is a pipeline {name!r}, so a model of this name cannot be imported",
                 hint="Choose another name.",
             )
+
+
+def _refusal(view: RunView) -> JobError | None:
+    """Return the error for files that cannot be a model, or None if the run failed for another reason. It
+    names no job and no pipeline, because the user of an import has declared none."""
+    attempt = next((at_fault(job) for job in failed_jobs(view)), None)
+    if attempt is None or attempt.cause not in BY_EDIT:
+        return None
+    return JobError(
+        _FIELD.sub("", attempt.message),
+        hint=attempt.hint or f"To see the log: gridmill logs {view.run.id} {JOB}",
+        run=view.run.id,
+        job=JOB,
+        exit_code=attempt.exit_code,
+    )
 
 
 def _copied(source: str | Path | None, folder: Path) -> str | None:

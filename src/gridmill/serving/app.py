@@ -156,6 +156,8 @@ class Application:
             (b"x-request-id", request.request_id.encode("latin-1")),
             *answer.headers,
         ]
+        if answer.status == 204:  # an answer without content has no length (RFC 9110, 8.6)
+            del headers[:2]
         if request.version:
             headers.append((b"x-model-version", request.version.encode("latin-1", "replace")))
         if b"traceparent" in request.headers:

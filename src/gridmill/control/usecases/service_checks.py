@@ -34,7 +34,8 @@ def check_served(version: Artifact, current: Artifact | None) -> None:
     """Raise InputError for a version that a service cannot serve. `current` is the version that it serves."""
     why = why_not_served(version, current)
     if why:
-        raise InputError(f"{version.id} cannot be served: {why}", place="model")
+        hint = f"Start another service: gridmill start service NAME --model {version.id}" if current else ""
+        raise InputError(f"{version.id} cannot be served: {why}", hint=hint, place="model")
 
 
 def not_in_effect(service: Service) -> ConflictError:
