@@ -228,6 +228,7 @@ def predict(folder, inputs):
         if temp == -4: LEAKED.append(np.ones(4_000_000))
         if temp == -5: sys.exit(4)
         if temp == -6: return np.zeros(99)
+        if temp == -7: return np.zeros((len(inputs), 3))
     return inputs[:, 0] + 10 * inputs[:, 1]
 """
 

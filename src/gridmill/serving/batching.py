@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from gridmill.domain.frozen import dataclass
-from gridmill.errors import InputError
+from gridmill.errors import GridmillError, InputError
 from gridmill.jobs.features import Floats
 from gridmill.serving.errors import (
     FieldsError,
@@ -276,9 +276,14 @@ def _failure(error: Exception | None) -> RequestError:
         return FieldsError((Problem(problem=error.message),), hint=error.hint)
     _LOG.error("the model failed", exc_info=error)
     return ModelFailedError(
-        f"the model failed for these rows: {type(error).__name__}",
+        f"the model failed for these rows{_kind(error)}",
         hint="The log of the replica has the details.",
     )
+
+
+def _kind(error: Exception | None) -> str:
+    """Return the class of an error of a library. The classes of Gridmill mean nothing to a client."""
+    return "" if error is None or isinstance(error, GridmillError) else f": {type(error).__name__}"
 
 
 def measure(predict: Predict, example: Floats, repeats: int = 5) -> float:

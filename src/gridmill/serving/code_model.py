@@ -186,8 +186,8 @@ class CodeModel:
         return self._card
 
     def predict(self, inputs: Floats) -> Floats:
-        """See Predictor. Raises JobError if the code fails or does not answer in time, DataError for a result
-        of a wrong shape."""
+        """See Predictor. Raises JobError if the code fails, does not answer in time, or returns a result of
+        a wrong shape."""
         process = self._ready()
         try:
             found = process.predict(inputs, self._timeout_seconds)
@@ -202,8 +202,11 @@ class CodeModel:
         self._limit_memory(process.memory_bytes)
         if found.ndim == 0 or len(found) != len(inputs):
             answers = len(found) if found.ndim else 1
-            raise DataError(f"{self._card.predict} returned {answers} predictions for {len(inputs)} rows")
-        return shaped(found, self._card)
+            raise JobError(f"{self._card.predict} returned {answers} predictions for {len(inputs)} rows")
+        try:
+            return shaped(found, self._card)
+        except DataError as error:  # the code is wrong, not the rows of the request
+            raise JobError(f"{self._card.predict}: {error.message}", hint=error.hint) from error
 
     def packages(self) -> CodePackages:
         """Return the packages of the process that computes. Raises JobError if the process fails."""

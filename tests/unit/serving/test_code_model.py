@@ -11,7 +11,7 @@ import pytest
 from tests.kit.served_models import code_model, order_of, row, run
 
 from gridmill.domain.serving import ServiceOrder
-from gridmill.errors import DataError, InputError, JobError
+from gridmill.errors import InputError, JobError
 from gridmill.jobs.model_files import load_card
 from gridmill.serving.code_model import CodeModel, python_of
 from gridmill.serving.served_model import load_version
@@ -52,8 +52,10 @@ def test_an_exception_of_the_code_leaves_its_process(model):
     pid = model.pid
     with pytest.raises(JobError, match="raised ValueError"):
         model.predict(np.array([[-1.0, 0.0]]))
-    with pytest.raises(DataError, match="99 predictions for 1 rows"):
+    with pytest.raises(JobError, match="99 predictions for 1 rows"):
         model.predict(np.array([[-6.0, 0.0]]))
+    with pytest.raises(JobError, match=r"own.py:predict: the model returned an array of shape \(1, 3\)"):
+        model.predict(np.array([[-7.0, 0.0]]))
     assert model.predict(GOOD).tolist() == [21.0]
     assert model.pid == pid
 
@@ -119,6 +121,8 @@ def test_a_client_gets_the_failure_without_a_traceback_and_others_get_prediction
             assert (reply.json()["code"], reply.json()["request_id"]) == ("model-failed", "r-1")
             assert b"secret" not in reply.body
             assert b"Traceback" not in reply.body
+            wrong = (await call("/predict", {"rows": [row(-6, 2)]})).json()
+            assert (wrong["code"], wrong["error"]) == ("model-failed", "the model failed for these rows")
             assert (await call("/predict", good)).status == 200
         finally:
             for one in hosted:
