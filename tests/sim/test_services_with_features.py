@@ -8,10 +8,11 @@ from test_services import FOREVER, a_model, is_running, running_execution, start
 from test_versions import alias
 
 from gridmill.codec import to_builtins
+from gridmill.control.steps.services import service_views
 from gridmill.control.usecases.service import Service as Cases
 from gridmill.domain.artifact import Artifact, ArtifactKind, Latest, Output
 from gridmill.domain.dataset import Aggregate, Basis, DatasetSpec, Lag, Window
-from gridmill.domain.job import JobKind
+from gridmill.domain.job import Job, JobKind
 from gridmill.domain.resource import Resource
 from gridmill.domain.service import ServiceState
 from gridmill.domain.service_features import (
@@ -21,9 +22,11 @@ from gridmill.domain.service_features import (
     FeatureQuestion,
     FeatureRule,
     FeatureSettings,
+    ViewMode,
     ViewOrders,
 )
 from gridmill.domain.service_settings import ServiceSettings
+from gridmill.domain.service_spec import ServiceSpec
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError, UnavailableError
 from gridmill.ports.store import Put
@@ -174,16 +177,37 @@ def test_a_table_that_was_never_loaded_is_named(grid: Simulation, cases: Cases) 
         cases.start_service("rain", model="w/m@9")
 
 
-def test_features_are_computed_only_at_the_local_site(grid: Simulation, cases: Cases) -> None:
-    far = Site(name="lab", kind=SiteKind.CLUSTER, nodes=grid.world.nodes())
+def far_resource(grid: Simulation, kind: SiteKind) -> None:
+    far = Site(name="lab", kind=kind, nodes=grid.world.nodes())
     grid.store.commit([Put(noun=far, expected=0)])
     grid.node.control.ledger.doubtful = True
     with grid.node.changing() as transaction:
         transaction.put(Resource(name="remote", type=JobKind.SERVICE, site="lab"))
-    with pytest.raises(
-        InputError, match="computes contextual features, which only services at the site `local`"
-    ):
-        cases.start_service("rain", model="w/m@1", resource="remote")
+
+
+def test_a_service_on_ray_computes_no_features(grid: Simulation, cases: Cases) -> None:
+    far_resource(grid, SiteKind.RAY)
+    with pytest.raises(InputError, match="which services on a Ray cluster cannot do"):
+        cases.start_service(
+            "rain", model="w/m@1", resource="remote", settings=ServiceSettings(accept_open=True)
+        )
+
+
+def test_a_service_at_a_farm_computes_features(grid: Simulation, cases: Cases) -> None:
+    far_resource(grid, SiteKind.CLUSTER)
+    cases.start_service("rain", model="w/m@1", resource="remote")
+    assert cases.service("rain").service.features["w/m@1"].request
+
+
+def test_the_process_of_a_router_keeps_the_views_that_are_sent(grid: Simulation, cases: Cases) -> None:
+    started(grid, cases)
+    with grid.node.changing() as transaction:
+        for routes, mode in ((True, ViewMode.SENT), (False, ViewMode.LOCAL)):
+            job = Job(name="any", service=ServiceSpec(name="rain", routes=routes))
+            control = grid.node.control
+            made = service_views(control.catalog, grid.storage, transaction, job)
+            assert made is not None
+            assert [one.mode for one in made.views] == [mode]
 
 
 def test_a_removed_service_leaves_no_views(grid: Simulation, cases: Cases) -> None:

@@ -131,7 +131,7 @@ def memory_of(job: Job, size: JobSize, workers: int) -> int:
     if isinstance(spec, PredictionSpec):
         return footprint.base_bytes + swarm_bytes(size, workers)
     if isinstance(spec, ServiceSpec) and spec.routes:
-        return footprint.floor_bytes
+        return footprint.floor_bytes + (view_bytes(0) if spec.has_view else 0)
     if isinstance(spec, ServiceSpec):
         extra = view_bytes(spec.replicas) if spec.has_view else 0
         extra += (spec.replicas + 1) * spec.canary_bytes

@@ -134,17 +134,18 @@ class PartReport:
     use: MeasuredUse
 
 
-PROTOCOL = 5
+PROTOCOL = 6
 """The version of the protocol that pods of this Gridmill use. Since version 2 of the protocol, a long log
 text is compressed. Since version 3, a pod asks for the values of secrets. Since version 4, a pod runs
 services. Since version 5, the order of a service has canaries, contextual features, trust, a range of
-replicas, API keys and an upstream, which a pod of version 4 would silently leave out."""
+replicas, API keys and an upstream, which a pod of version 4 would silently leave out. Since version 6, the
+view of a service at another site is made from files that the home sends."""
 SECRETS_PROTOCOL = 3
 """The first version of the protocol in which a pod asks for the values of secrets."""
-SERVICES_PROTOCOL = 5
+SERVICES_PROTOCOL = 6
 """The first version of the protocol in which a pod knows all fields of the order of a service. A service that
 runs in an older pod goes on, but gets no new order."""
-ACCEPTED_PROTOCOLS = (2, 3, 4, PROTOCOL)
+ACCEPTED_PROTOCOLS = (3, 4, 5, PROTOCOL)
 """The versions of the protocol that a control node accepts, so that pods that started before an upgrade can
 continue."""
 

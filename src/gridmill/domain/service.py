@@ -274,7 +274,9 @@ def pipeline_of(service: Service) -> Pipeline:
             canary_bytes=service.canary_bytes,
         ),
     )
-    router = Job(name=ROUTE, at=LOCAL, cpus=1.0, service=ServiceSpec(name=service.name, routes=True))
+    # the process beside the router keeps the view that is sent to the replicas
+    routes = ServiceSpec(name=service.name, routes=True, has_view=has_view)
+    router = Job(name=ROUTE, at=LOCAL, cpus=1.0, service=routes)
     jobs = (job,) if service.route is None else (job, router)
     return Pipeline(name=run_name(service.name), jobs=jobs, project=service.project)
 

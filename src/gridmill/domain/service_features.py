@@ -9,11 +9,14 @@ from typing import Any
 from gridmill.domain.amounts import MIB
 from gridmill.domain.artifact import Artifact, Output
 from gridmill.domain.dataset import DatasetSpec
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.naming import did_you_mean
 from gridmill.errors import InputError
 
 VIEWS_FILE = "views.json"
+SENT_FOLDER, SENT_FILE = "sent", "sent.json"
+"""The names of the folder with the files of a view that are sent to another site, and of the file with their
+description, in the folder of the view at home."""
 DECLARATION = "declaration"
 """The detail of a version of a dataset that has its declaration, for services that compute its features."""
 CHECK_SECONDS = 5.0
@@ -115,26 +118,81 @@ class TableVersion:
     output: Output
 
 
+class ViewMode(StrEnum):
+    """Where the rows of a view come from, and who reads them."""
+
+    LOCAL = "local"
+    """The view is made from the tables, for replicas that read its file."""
+    SENT = "sent"
+    """The view is made from the tables, and copied to files that are sent to replicas at another site."""
+    RECEIVED = "received"
+    """The view is made from files that another home has sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentFile:
+    """One file of a sent view: its name in the folder of its series, its size and its SHA-256 hash (hex)."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentView:
+    """The files from which another site makes the same view: a snapshot, and all changes after it, the oldest
+    first. `series` is the id of the snapshot, and the name of the folder of the files. A change is in one
+    file, and the changes of a series are numbered from 1.
+
+    `held` are the ids of the versions that the view holds after the last change, by the names of the tables,
+    and `synced_at` is the last time (Unix seconds, by the clock of the home) at which they were the newest.
+    `problem` is the reason why the view cannot be sent; it then has no files.
+    """
+
+    series: str = ""
+    snapshot: SentFile | None = None
+    changes: tuple[SentFile, ...] = ()
+    held: Mapping[str, str] = field(default_factory=dict)
+    synced_at: float = 0.0
+    problem: str = ""
+
+    def files(self) -> tuple[SentFile, ...]:
+        """Return all files."""
+        return (self.snapshot, *self.changes) if self.snapshot is not None else ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewOrder:
     """The desired content of one view. `definition` and `folder` are the absolute paths of the folders of a
     definition and of its view, and `root` is the storage root. `tables` are the newest versions of the tables
-    by their names in the declaration."""
+    by their names in the declaration.
+
+    At another site, `received` is the view as the home sent it, and `files` the absolute path of the folder
+    with its files; `received` is None until the home has a complete view.
+    """
 
     definition: str
     folder: str
     root: str
     tables: Mapping[str, TableVersion]
     reach_back_seconds: float | None = REACH_BACK_SECONDS
+    mode: ViewMode = ViewMode.LOCAL
+    received: SentView | None = None
+    files: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewOrders:
     """The desired content of all views of a service. `checked_at` is the time (Unix seconds) at which these
-    versions were the newest."""
+    versions were the newest. For another site, `sent_at` is the time of the home at which this was sent."""
 
     views: tuple[ViewOrder, ...] = ()
     checked_at: float = 0.0
+    sent_at: float | None = None
+
+    def sent(self) -> "ViewOrders":
+        """Return the orders for the process at home that makes the files for replicas at another site."""
+        return replace(self, views=tuple(replace(one, mode=ViewMode.SENT) for one in self.views))
 
 
 class ViewStatus(StrEnum):

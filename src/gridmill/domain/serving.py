@@ -6,13 +6,13 @@ writes the observed state, a `ServiceReport`, to the file `report.json`. Both fi
 so the control node and the parent process can each end and start again without the other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import StrEnum
 
 from gridmill.domain.amounts import MIB
 from gridmill.domain.drift import VersionDrift
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.service_features import ViewReport
 
 ORDER_FILE = "service.json"
@@ -42,12 +42,18 @@ class ServedVersion:
     folder: str
     weight: float = 1.0
     features: str = ""
+    view: str = ""
     trust: bool = False
     stages: "tuple[ServedStage, ...]" = ()
 
     def all_versions(self) -> "tuple[ServedVersion, ...]":
         """Return this version and those of all its stages."""
         return (self, *(part for one in self.stages for part in one.version.all_versions()))
+
+    def changed(self, change: "Callable[[ServedVersion], ServedVersion]") -> "ServedVersion":
+        """Return this version after a change that is made to this version and to those of all its stages."""
+        stages = tuple(replace(one, version=one.version.changed(change)) for one in self.stages)
+        return change(replace(self, stages=stages))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

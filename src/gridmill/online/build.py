@@ -124,7 +124,7 @@ def build_locked(
         view.finish()
     finally:
         view.close()
-    _serve(folder)
+    serve_built(folder)
     return state
 
 
@@ -222,7 +222,7 @@ def encoded_rows(feed: Feed, rows: pa.Table) -> Iterator[tuple[Key, int, bytes, 
             yield key, time, row, count
 
 
-def _serve(folder: Path) -> None:
+def serve_built(folder: Path) -> None:
     """Give the complete file its own name, and let it replace the file that serves."""
     name = f"view-{uuid4().hex}{SUFFIX}"
     os.rename(folder / BUILDING, folder / name)

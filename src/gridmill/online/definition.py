@@ -89,14 +89,19 @@ def load_definition(folder: Path) -> OnlineDefinition:
 
 
 def open_features(
-    folder: Path, clock: Callable[[], float] = time, *, ahead_seconds: float | None = None
+    folder: Path,
+    clock: Callable[[], float] = time,
+    *,
+    ahead_seconds: float | None = None,
+    view: Path | None = None,
 ) -> OnlineFeatures:
     """Return the features of a service from the folder of its view. Raises MissingViewError if the folder has
     no definition; a missing view is treated by the policy when a request arrives. `ahead_seconds` is how far
-    in the future an as-of time may be (None: any time)."""
+    in the future an as-of time may be (None: any time). `view` is the folder of the view, if it is not the
+    one that the definition names."""
     made = load_definition(folder)
     return OnlineFeatures(
-        folder / made.view,
+        view or folder / made.view,
         made.plan,
         rules=made.rules,
         policy=made.policy,

@@ -140,7 +140,7 @@ class OnlineFeatures:
         an unknown key or an as-of time that the view does not answer, and UnavailableError if the view cannot
         be used and the policy refuses such requests.
         """
-        now_us = round(self._clock() * 1_000_000)
+        now_us = round((self._clock() - self._clock_ahead_seconds()) * 1_000_000)
         request = read_request(rows, self.plan, as_of, now_us)
         if self._ahead_seconds is not None:
             check_ahead(request.times, now_us, self._ahead_seconds)
@@ -166,6 +166,16 @@ class OnlineFeatures:
         return OnlineRows(
             columns=columns, statuses=statuses, held=computed.state.held, problem=computed.problem
         )
+
+    def _clock_ahead_seconds(self) -> float:
+        """Return how much the clock of this machine is ahead of the clock by which the view was made. The
+        result is 0 if the view cannot be read; the policy then decides about the request."""
+        if not self.plan.stored:
+            return 0.0
+        try:
+            return self._view().ahead_seconds()
+        except UnavailableError:
+            return 0.0
 
     def _view(self) -> ViewFile:
         """Return the view that serves; open it again if it was replaced."""

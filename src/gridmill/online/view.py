@@ -16,12 +16,24 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import UnavailableError
 from gridmill.online.plan import OnlinePlan
 from gridmill.online.row_codec import DamagedViewError, Key
+from gridmill.online.view_changes import (
+    Place,
+    apply_change,
+    begin_series,
+    change_in_file,
+    forget_changes,
+    place_of,
+    recorded_numbers,
+    recording,
+    stop_recording,
+    write_change,
+)
 
 FORMAT = 1
 CURRENT, BUILDING, SUFFIX, LOCK, DAMAGED = "current", "building.sqlite", ".sqlite", "lock", "damaged"
 LOWEST = -(2**63)
 CACHE_KIB = 65_536
-_PLAN, _FLOOR, _SYNCED, _FORMAT = "plan", "floor_us", "synced_at", "format"
+_PLAN, _FLOOR, _SYNCED, _FORMAT, _AHEAD = "plan", "floor_us", "synced_at", "format", "ahead_seconds"
 
 StoredRow = tuple[int, bytes, int]
 """The time at which a row became known (microseconds since 1970), its bytes, and how often it occurs."""
@@ -51,11 +63,14 @@ class ViewState:
 
     `floor_us` is the oldest as-of time that the view answers (microseconds since 1970). If it is None, the
     view has all rows. `synced_at` is the time at which `held` were the newest versions (Unix seconds).
+    `ahead_seconds` is how much the clock of this machine is ahead of the clock by which the view was made,
+    if the view was received from another machine.
     """
 
     held: Mapping[str, HeldVersion]
     floor_us: int | None
     synced_at: float
+    ahead_seconds: float = 0.0
 
 
 class ViewFile:
@@ -104,11 +119,13 @@ class ViewFile:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A transaction that is committed at its end, or has no effect after an error."""
+        """A transaction that is committed at its end, or has no effect after an error. If the view is sent to
+        another place, its changes are recorded."""
         with errors_of(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                yield
+                with recording(self._db):
+                    yield
             except BaseException:
                 self._db.execute("ROLLBACK")
                 raise
@@ -142,7 +159,14 @@ class ViewFile:
             },
             floor_us=meta.get(_FLOOR),
             synced_at=float(meta.get(_SYNCED) or 0.0),
+            ahead_seconds=float(meta.get(_AHEAD) or 0.0),
         )
+
+    def ahead_seconds(self) -> float:
+        """Return how much the clock of this machine is ahead of the clock by which the view was made."""
+        with errors_of(self.path):
+            row = self._db.execute("SELECT value FROM meta WHERE name = ?", (_AHEAD,)).fetchone()
+        return float(row[0]) if row else 0.0
 
     def set_state(self, state: ViewState) -> None:
         """Record the versions that the view holds. Call this method in the transaction that writes their
@@ -154,6 +178,7 @@ class ViewFile:
         )
         self._set(_FLOOR, state.floor_us)
         self._set(_SYNCED, state.synced_at)
+        self._set(_AHEAD, state.ahead_seconds)
 
     def _set(self, name: str, value: float | str | None) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
@@ -241,6 +266,61 @@ class ViewFile:
         """Write everything to the main file, so that the file can be renamed or copied."""
         with errors_of(self.path):
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def place(self) -> Place | None:
+        """Return the place of the view in its series, or None if it belongs to no series."""
+        with errors_of(self.path):
+            return place_of(self._db)
+
+    def recorded(self) -> list[int]:
+        """Return the numbers of the changes that are recorded, in order."""
+        with errors_of(self.path):
+            return recorded_numbers(self._db)
+
+    def begin_series(self, series: str, path: Path) -> None:
+        """Record all later changes in a new series, and write a copy of the view to a new file, the snapshot
+        of the series."""
+        with self.writing():
+            begin_series(self._db, series)
+        with errors_of(path):
+            self._db.execute("VACUUM INTO ?", (str(path),))
+
+    def write_change(self, number: int, path: Path) -> None:
+        """Write a recorded change to a new file."""
+        with self._attached(path), errors_of(self.path):
+            self._db.execute("BEGIN")
+            write_change(self._db, number)
+            self._db.execute("COMMIT")
+
+    def forget_changes(self, number: int) -> None:
+        """Delete the recorded changes up to this number."""
+        with self.writing():
+            forget_changes(self._db, number)
+
+    def stop_recording(self) -> None:
+        """Record no more changes. The view keeps its place in its series."""
+        with self.writing():
+            stop_recording(self._db)
+
+    def apply_change(self, path: Path) -> None:
+        """Make the change in a file, in one transaction. Raises DamagedViewError if it is not the next change
+        of the series."""
+        with self._attached(path), self.writing():
+            here, after = place_of(self._db), change_in_file(self._db)[0]
+            if here is None or (here.series, here.number + 1) != (after.series, after.number):
+                raise DamagedViewError(f"the change {path} is not the next one after {here}")
+            apply_change(self._db)
+
+    @contextmanager
+    def _attached(self, path: Path) -> Iterator[None]:
+        with errors_of(path):
+            self._db.execute("ATTACH ? AS change_file", (str(path),))
+            try:
+                yield
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                self._db.execute("DETACH change_file")
 
 
 @contextmanager

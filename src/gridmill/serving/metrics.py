@@ -32,6 +32,8 @@ _HELP = {
     "gridmill_replicas_ready": ("gauge", "Replicas that are ready."),
     "gridmill_drift_psi": ("gauge", "Population stability index of a feature or of the prediction."),
     "gridmill_drift_rows": ("gauge", "Rows from which the population stability indexes are computed."),
+    "gridmill_view_age_seconds": ("gauge", "Seconds since the view had the newest versions of its tables."),
+    "gridmill_view_table_version": ("gauge", "Version number of a table that the view holds."),
     "gridmill_scale_changes_total": ("counter", "Changes of the number of replicas by rate and latency."),
 }
 _COMPUTED = ("infer", "predict")
@@ -75,9 +77,10 @@ class Metrics:
             "durations": durations,
         }
 
-    def set_gauge(self, name: str, value: float) -> None:
-        """Set the present value of a gauge."""
-        self._gauges[f'{name}{{replica="{self._replica}"}}'] = value
+    def set_gauge(self, name: str, value: float, **labels: str) -> None:
+        """Set the present value of a gauge. `labels` are labels beside the number of the replica."""
+        others = "".join(f',{label}="{escaped(text)}"' for label, text in labels.items())
+        self._gauges[f'{name}{{replica="{self._replica}"{others}}}'] = value
 
     def values(self) -> dict[str, float]:
         """Return all counts of this replica, by key."""
@@ -137,7 +140,7 @@ def _name(key: str) -> str:
 
 
 def _by_bound(key: str) -> tuple[str, float]:
-    before, found, rest = key.partition('le="')
+    before, found, rest = key.partition(',le="')
     return (before, float(rest.partition('"')[0])) if found else (key, 0.0)
 
 

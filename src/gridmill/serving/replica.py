@@ -175,6 +175,8 @@ class Replica:
         metrics.set_gauge("gridmill_requests_waiting", sum(one.batcher.requests for one in self._hosted))
         metrics.set_gauge("gridmill_connections", len(self._state.connections))
         metrics.set_gauge("gridmill_memory_bytes", _resident_bytes())
+        for model in (part for one in self._hosted for part in one.model.all_models()):
+            _measure_view(metrics, model)
         if self._log is not None:
             self._log.flush(ends=ends)
             metrics.counts["gridmill_log_lines_lost_total"] = self._log.lost
@@ -238,6 +240,18 @@ def _limits() -> Limits:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, soft - _RESERVED_FILES)
     return Limits(connections=most, of_one_address=most, accepted_at_once=1)
+
+
+def _measure_view(metrics: Metrics, model: ServedModel) -> None:
+    """Set the gauges of the view of a model. The gauges of a view that cannot be read stay as they are."""
+    if model.features is None or not model.features.plan.stored:
+        return
+    with suppress(GridmillError):
+        state = model.features.state()
+        age = max(0.0, time.time() - state.ahead_seconds - state.synced_at)
+        metrics.set_gauge("gridmill_view_age_seconds", age, version=model.label)
+        for name, held in state.held.items():
+            metrics.set_gauge("gridmill_view_table_version", held.number, version=model.label, table=name)
 
 
 def _resident_bytes() -> int:

@@ -308,7 +308,8 @@ def _open_features(version: ServedVersion) -> "OnlineFeatures | None":
     # most services compute no features, and need neither the SQL engine nor its memory
     from gridmill.online.definition import open_features
 
-    return open_features(Path(version.features), ahead_seconds=AHEAD_SECONDS)
+    view = Path(version.view) if version.view else None
+    return open_features(Path(version.features), ahead_seconds=AHEAD_SECONDS, view=view)
 
 
 def _verify(model: ServedModel) -> None:

@@ -1,4 +1,5 @@
-"""Keeps one view of a service complete and fresh.
+"""Keeps one view of a service complete and fresh. For replicas at another site, a process at home also writes
+the files that are sent, and a process at the other site makes the view from these files.
 
 The process `python -m gridmill.serving.view_keeper FOLDER VIEW PARENT` reads the file `views.json` in the
 folder of the service when it changes. It builds the view, or applies the changes of the tables, and writes a
@@ -19,16 +20,18 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.service_features import (
     VIEWS_FILE,
     TableVersion,
+    ViewMode,
     ViewOrder,
     ViewOrders,
     ViewReport,
     ViewStatus,
 )
-from gridmill.errors import GridmillError, explained
+from gridmill.errors import DataError, GridmillError, explained
 from gridmill.online.build import ViewLimits, build_view
 from gridmill.online.definition import OnlineDefinition, load_definition
 from gridmill.online.refresh import refresh_view
 from gridmill.online.row_codec import DamagedViewError
+from gridmill.online.sent_files import end_sending, receive_view, write_sent_files
 from gridmill.online.view import MissingViewError, is_marked_damaged, open_view
 from gridmill.process_log import BoundedHandler
 from gridmill.serving.parent_process import end_with_parent
@@ -73,7 +76,10 @@ class ViewKeeper:
             order = next((one for one in orders.views if one.folder == self._view), None)
             if order is not None:
                 self._note_versions(order, orders.checked_at)
-                self._apply(order, orders.checked_at)
+                if order.mode is ViewMode.RECEIVED:
+                    self._receive(order, orders)
+                else:
+                    self._apply(order, orders.checked_at)
         except (GridmillError, OSError) as error:
             text = explained(error) if isinstance(error, GridmillError) else str(error)
             if text != self.report.problem:
@@ -104,6 +110,11 @@ class ViewKeeper:
             build_view(folder, made.plan, tables, now=checked_at, limits=limits)
         held = {name: one.artifact for name, one in order.tables.items()}
         changed = held != self.report.held
+        problem = ""
+        if order.mode is ViewMode.SENT:
+            problem = write_sent_files(folder, made.plan, held).problem
+        else:
+            end_sending(folder, made.plan)
         self._write(
             ViewReport(
                 folder=self._view,
@@ -112,6 +123,36 @@ class ViewKeeper:
                 held=held,
                 checked_at=checked_at,
                 spent_seconds=time.monotonic() - begin if changed else self.report.spent_seconds,
+                problem=problem,
+            )
+        )
+
+    def _receive(self, order: ViewOrder, orders: ViewOrders) -> None:
+        """Bring the view to the state that the home has sent. The view is behind if the home has not sent the
+        newest versions yet."""
+        begin, made, sent = time.monotonic(), self._defined(order), order.received
+        folder = Path(order.folder)
+        self._note_complete(folder, made)
+        if sent is None:
+            return
+        if sent.problem:
+            raise DataError(sent.problem, hint="Run the service at the site `local`.")
+        # the clocks of the two machines differ; the time between sending and this is part of the difference
+        arrived_at = self._orders_file.stat().st_mtime
+        ahead = arrived_at - orders.sent_at if orders.sent_at is not None else 0.0
+        receive_view(folder, made.plan, sent, Path(order.files), ahead_seconds=ahead)
+        changed = sent.held != self.report.held
+        is_behind = sent.held != {name: one.artifact for name, one in order.tables.items()}
+        self._write(
+            replace(
+                self.report,
+                state=ViewStatus.BEHIND if is_behind else ViewStatus.FRESH,
+                is_complete=True,
+                held=sent.held,
+                checked_at=sent.synced_at,
+                behind_since=self.report.behind_since or orders.checked_at if is_behind else None,
+                spent_seconds=time.monotonic() - begin if changed else self.report.spent_seconds,
+                problem="",
             )
         )
 

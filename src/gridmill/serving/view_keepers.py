@@ -36,12 +36,14 @@ class ViewKeepers:
         self._seen: dict[Path, tuple[int, int]] = {}
 
     def tick(self, orders: Sequence[ServiceOrder]) -> None:
-        """Start the processes for the views that the orders need, end the others, and read their reports."""
-        if not self._processes and not any(_definitions(orders)):
+        """Start the processes for the views that the orders need, end the others, and read their reports. The
+        parent process of a router keeps all views that are sent to its replicas."""
+        routes = any(one.upstream is not None for one in orders)
+        if not (self._processes or routes or any(_definitions(orders))):
             return
         self._read_orders()
         needed = set(_definitions(orders))
-        views = {one.folder for one in self._orders.views if one.definition in needed}
+        views = {one.folder for one in self._orders.views if routes or one.definition in needed}
         for view, process in list(self._processes.items()):
             if process.poll() is not None:
                 _LOG.error("the process of the view %s ended with exit code %s", view, process.returncode)

@@ -12,15 +12,24 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
+from gridmill.codec import decode
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input
 from gridmill.domain.comparison import ArtifactQuery
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import AttemptOrder
+from gridmill.domain.service_features import SENT_FILE, SENT_FOLDER, SentView
 from gridmill.domain.serving import ServedVersion, ServiceOrder
 from gridmill.domain.storage_uri import below
 from gridmill.domain.version_manifest import version_uri
-from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError
+from gridmill.errors import (
+    ConflictError,
+    GridmillError,
+    InputError,
+    NotFoundError,
+    StorageError,
+    UnavailableError,
+)
 from gridmill.plugins import find
 from gridmill.transfer.chunk_manifest import HashCache, scan, scan_files
 from gridmill.transfer.paths import chunk_sizes
@@ -98,11 +107,23 @@ class InputTrees:
             yield InputTree(path=bundle, uri=f"{BUNDLES}/{bundle.name}", manifest=scan(bundle))
 
     def of_service(self, order: ServiceOrder) -> Iterator[InputTree]:
-        """Yields the folders of the versions that a service offers."""
-        for version in order.versions:
-            path = Path(version.folder)
-            uri = version_folder_uri(self._home_root, version)
-            yield InputTree(path=path, uri=uri, manifest=self._known.scan(path))
+        """Yields the folders of the versions that a service offers, of their stages, and of the definitions
+        of their contextual features."""
+        versions = [one for version in order.versions for one in version.all_versions()]
+        folders = {one.folder: version_folder_uri(self._home_root, one) for one in versions}
+        folders |= {one.features: features_uri(self._home_root, one) for one in versions if one.features}
+        for folder, uri in folders.items():
+            yield InputTree(path=Path(folder), uri=uri, manifest=self._known.scan(Path(folder)))
+
+    def of_view(self, view: Path, sent: SentView, uri: str) -> InputTree:
+        """Returns the folder with the files of a view that is sent. `view` is the folder of the view. Raises
+        UnavailableError if the files were just replaced by newer ones."""
+        path, cache = view / SENT_FOLDER / sent.series, self._known.cache(view / SENT_FOLDER)
+        try:
+            manifest = scan_files(path, [one.name for one in sent.files()], cache=cache)
+        except (NotFoundError, StorageError, ConflictError) as error:
+            raise UnavailableError(f"the files of the view {view} cannot be read: {error}") from error
+        return InputTree(path=path, uri=uri, manifest=manifest)
 
     def _checkpoints(self, order: AttemptOrder, folder: Path) -> Iterator[InputTree]:
         if folder.is_dir():
@@ -134,10 +155,33 @@ class InputTrees:
 def version_folder_uri(root: Path, version: ServedVersion) -> str:
     """Returns the URI of the folder of a served version. Raises InputError if the folder is not in the
     storage root."""
+    return folder_uri(root, version.folder, version.label)
+
+
+def features_uri(root: Path, version: ServedVersion) -> str:
+    """Returns the URI of the folder with the definition of the contextual features of a served version.
+    Raises InputError if the folder is not in the storage root."""
+    return folder_uri(root, version.features, f"the definition of the features of {version.label}")
+
+
+def folder_uri(root: Path, folder: str, what: str) -> str:
+    """Returns the URI of a folder. `what` names the folder in the error. Raises InputError if the folder is
+    not in the storage root."""
     try:
-        return Path(version.folder).relative_to(root).as_posix()
+        return Path(folder).relative_to(root).as_posix()
     except ValueError as error:
-        raise InputError(f"{version.label} is not in the storage root {root}: {version.folder}") from error
+        raise InputError(f"{what} is not in the storage root {root}: {folder}") from error
+
+
+def read_sent(view: Path) -> SentView | None:
+    """Returns the description of the files of a view that are to be sent, or None if there is no complete
+    view. Raises UnavailableError."""
+    try:
+        return decode((view / SENT_FILE).read_bytes(), SentView)
+    except FileNotFoundError:
+        return None
+    except (OSError, InputError) as error:
+        raise UnavailableError(f"{view / SENT_FILE} cannot be read: {error}") from error
 
 
 def counts(order: AttemptOrder) -> bool:

@@ -257,7 +257,8 @@ def with_definitions(
             )
             for one in definition.stages
         )
-        return replace(version, features=str(below(storage.location, definition.folder)), stages=stages)
+        folder, view = (str(below(storage.location, uri)) for uri in (definition.folder, definition.view))
+        return replace(version, features=folder, view=view, stages=stages)
 
     versions = tuple(
         defined(one, service.features[one.label]) if one.label in service.features else one

@@ -104,9 +104,12 @@ def order_for_process(catalog: Catalog, storage: Storage, service: Service) -> S
 def service_views(
     catalog: Catalog, storage: Storage, transaction: Transaction, job: Job
 ) -> ViewOrders | None:
-    """Return the present content of the views of the service that a job runs; None if it has no views."""
+    """Return the present content of the views of the service that a job runs; None if it has no views. At
+    home, the process of the router keeps the views that are sent to replicas at another site."""
     service = transaction.get(Service, job.service.name) if job.service is not None else None
-    return view_orders(catalog, storage, service, transaction.now) if service is not None else None
+    views = view_orders(catalog, storage, service, transaction.now) if service is not None else None
+    routes = job.service is not None and job.service.routes
+    return views.sent() if views is not None and routes else views
 
 
 def can_run_services(channels: Channels, pod_id: str) -> bool:
@@ -152,7 +155,8 @@ def send_order(
         order = _at_node(catalog, transaction, service, attempt, order)
         views = view_orders(catalog, storage, service, transaction.now)
         _send(channels, transaction, attempt, order, views)
-    send_route_order(channels, transaction, service)
+    views = view_orders(catalog, storage, service, transaction.now) if service.route is not None else None
+    send_route_order(channels, transaction, service, views)
 
 
 def note_calibration(
@@ -169,11 +173,16 @@ def note_calibration(
     transaction.put(noted)
 
 
-def send_route_order(channels: Channels, transaction: Transaction, service: Service) -> None:
-    """Send the order of the router of a service to its pod after the commit, if the service has a router."""
+def send_route_order(
+    channels: Channels, transaction: Transaction, service: Service, views: ViewOrders | None = None
+) -> None:
+    """Send the order of the router of a service to its pod after the commit, if the service has a router.
+    `views` is the content of the views that the process of the router keeps for its replicas; if it is None,
+    the content stays as it is."""
     router = live_attempt(transaction, service, ROUTE)
     if router is not None and service.route is not None:
-        _send(channels, transaction, router, route_order_of(service, service.route))
+        order = route_order_of(service, service.route)
+        _send(channels, transaction, router, order, views.sent() if views is not None else None)
 
 
 def _send(

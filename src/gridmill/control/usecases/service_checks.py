@@ -9,7 +9,7 @@ from gridmill.domain.resource import Resource
 from gridmill.domain.service import Service, why_not_served
 from gridmill.domain.service_features import ALL_SENT, FeatureDefinition
 from gridmill.domain.service_size import MOST_REPLICAS
-from gridmill.domain.site import LOCAL, Site, SiteKind
+from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import ConflictError, InputError
 
 
@@ -120,13 +120,13 @@ _NO_SERVICES = {
 """The kinds of sites at which services do not run, each with the reason."""
 
 
-def check_computes(service: Service) -> None:
+def check_computes(service: Service, site: Site | None) -> None:
     """Raise InputError if a service cannot compute contextual features at its site."""
-    if service.site != LOCAL:
+    if site is not None and site.kind is SiteKind.RAY:
         raise InputError(
-            f"service {service.name!r} computes contextual features, which only services at the site `local` "
-            f"can do, not at {service.site!r}: the view of the tables is not transferred",
-            hint=f"Leave out --resource, or let requests send all features: --features FILE with sent: "
-            f"['{ALL_SENT}'].",
+            f"service {service.name!r} computes contextual features, which services on a Ray cluster cannot "
+            f"do: the view of the tables is not sent to the nodes of site {site.name!r}",
+            hint=f"Leave out --resource, use a farm or a rented machine, or let requests send all features: "
+            f"--features FILE with sent: ['{ALL_SENT}'].",
             place="resource",
         )

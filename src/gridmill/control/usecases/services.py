@@ -184,10 +184,11 @@ class ServiceUseCases(ServiceSizeUseCases):
         resources = self._ledger.snapshot.resources
         used = resource_of(pipeline.jobs[0], pipeline.name, resources, "resource")
         if used.site != LOCAL:
-            check_serves(service, used, self._ledger.snapshot.sites.get(used.site))
+            site = self._ledger.snapshot.sites.get(used.site)
+            check_serves(service, used, site)
             service = replace(service, route=ServiceRoute(site=used.site))
             if service.version in service.features:
-                check_computes(service)
+                check_computes(service, site)
             pipeline = pipeline_of(service)
         run = begin_run(self._control.run_creation, transaction, pipeline, force=False)
         begun = replace(service, run_id=run.id)
@@ -275,6 +276,8 @@ class ServiceUseCases(ServiceSizeUseCases):
         definition = features.definition if features is not None else None
         after = self._with_canary(after, second, definition, percent, transaction.now)
         if features is not None:
+            if features.definition is not None:
+                check_computes(after, self._ledger.snapshot.sites.get(after.site))
             after = _with_features(service, after, features, bool(chosen or second))
         after = self._reconfigured(after, port or service.port, settings, transaction.now)
         for version in filter(None, (after.version, after.canary)):
@@ -546,8 +549,6 @@ def _with_features(
     why = why_other_requests(before.features.get(before.version), features.definition)
     if is_new_version and why:
         raise InputError(f"{features.version} cannot be served: {why}", place="model")
-    if features.definition is not None:
-        check_computes(after)
     return with_definition(after, features.version, features.definition)
 
 

@@ -280,8 +280,8 @@ class _RelaySession:
                 return self._wake()
 
     def _next(self) -> bytes | None:
-        """Returns the next lines to send, or None at the end of the session. From time to time, the function
-        returns an empty byte string, which shows the farm that the session is alive."""
+        """Returns the next lines to send, or None at the end of the session. From time to time, the result is
+        empty, which shows the farm that the session is alive."""
         try:
             return self._outgoing.get(timeout=_WORD_SECONDS)
         except queue.Empty:
@@ -301,9 +301,8 @@ class _RelaySession:
         return number
 
     def _refused(self, line: bytes, error: InputError) -> None:
-        """Handles a line that the farm refused. For example, an older farm may not support a kind of job. In
-        this case, the attempt ends with the refusal as its reason. If the farm's refusal has a place, the
-        refusal concerns the session itself."""
+        """Handles a line that the farm refused, for example because an older farm does not support a kind of
+        job. The attempt then ends with this reason. A refusal with a place concerns the session itself."""
         channel, message = decode_passed(line)
         if error.place or not isinstance(message, Start):
             raise error
@@ -327,8 +326,7 @@ class _RelaySession:
         return result
 
     def _repeat(self, number: int, lines: list[bytes]) -> None:
-        """Sends the lines once more if the response was lost. The farm ignores lines whose number it has
-        already received."""
+        """Sends the lines once more if the response was lost. The farm ignores lines that it has received."""
         try:
             self._farm.send_lines(self._name, number, lines)
         except UnavailableError:
@@ -474,6 +472,9 @@ class _RelaySession:
             self._staged.append((channel, order, PolledValue(partial(self._take, order))))
             return
         if isinstance(message, ServiceUpdate):
+            same = (channel, message.attempt_id, message.order)
+            if any((number, one.attempt_id, one.order) == same for number, one, _ in self._updates):
+                return None  # its transfer sends the newest views too, and may take long
             bring = partial(self._later, self._online, partial(self._carrying.upload_service, message))
             self._drop_updates(message.attempt_id)  # the new update has what the earlier ones had
             # retried also after an error of a disk, because the service waits for its update
@@ -523,15 +524,13 @@ class _RelaySession:
         return future
 
     def _unless_over(self, act: Callable[[], T]) -> T:
-        """Runs the task unless the session has ended. If the session has ended, the next session repeats the
-        task."""
+        """Runs the task unless the session has ended. The next session then repeats the task."""
         if self._closed_event.is_set():
             raise UnavailableError("the session with the farm is over")
         return act()
 
     def _hang_up(self, channel: int) -> None:
-        """Handles a connection that the pod has closed. Earlier messages of the pod are still delivered if
-        possible."""
+        """Handles a connection that the pod has closed. Its earlier messages are delivered if possible."""
         far = self._remote_pods.pop(channel, None)
         if far is not None:
             far.link.close()

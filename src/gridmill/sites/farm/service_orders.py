@@ -1,14 +1,15 @@
-"""Rewrites the order of a service for the pod at a farm: the folders of its versions, and the socket at which
-the service listens."""
+"""Rewrites the order of a service for the pod at a farm: the folders of its versions and of their views, and
+the socket at which the service listens."""
 
 from dataclasses import replace
 from pathlib import Path
 
 from gridmill.domain.farm_protocol import SERVICE_SOCKET, FarmStatus
+from gridmill.domain.service_features import SENT_FOLDER, SentView, ViewMode, ViewOrder
 from gridmill.domain.service_settings import DEFAULT_HOST
-from gridmill.domain.serving import ServiceOrder
+from gridmill.domain.serving import ServedVersion, ServiceOrder
 from gridmill.errors import InputError
-from gridmill.sites.attempt_inputs import version_folder_uri
+from gridmill.sites.attempt_inputs import features_uri, folder_uri, version_folder_uri
 
 
 def check_serves(status: FarmStatus) -> None:
@@ -22,11 +23,17 @@ def check_serves(status: FarmStatus) -> None:
 
 def order_at_farm(order: ServiceOrder, home_root: Path, farm_root: str, output_uri: str) -> ServiceOrder:
     """Returns the order in the form that the pod at the farm needs. The service listens at a socket in the
-    output folder of its attempt, because every user of the farm could connect to a port. Raises
-    InputError."""
-    versions = tuple(
-        replace(one, folder=f"{farm_root}/{version_folder_uri(home_root, one)}") for one in order.versions
-    )
+    output folder of its attempt, because every user of the farm could connect to a port. The views are in
+    this folder too. Raises InputError."""
+
+    def at_farm(one: ServedVersion) -> ServedVersion:
+        folder = f"{farm_root}/{version_folder_uri(home_root, one)}"
+        if not one.features:
+            return replace(one, folder=folder)
+        features = f"{farm_root}/{features_uri(home_root, one)}"
+        return replace(one, folder=folder, features=features, view=_view(farm_root, output_uri, one.view))
+
+    versions = tuple(one.changed(at_farm) for one in order.versions)
     if order.calibrates:
         return replace(order, versions=versions)
     return replace(
@@ -36,3 +43,32 @@ def order_at_farm(order: ServiceOrder, home_root: Path, farm_root: str, output_u
         port=0,
         socket=f"{farm_root}/{output_uri}/{SERVICE_SOCKET}",
     )
+
+
+def view_at_farm(
+    view: ViewOrder, home_root: Path, farm_root: str, output_uri: str, sent: SentView | None, files_uri: str
+) -> ViewOrder:
+    """Returns the desired content of a view in the form that the pod at the farm needs. `sent` describes the
+    files at `files_uri`; it is None while the home has no complete view."""
+    definition = folder_uri(home_root, view.definition, "the definition of the features")
+    return replace(
+        view,
+        definition=f"{farm_root}/{definition}",
+        folder=_view(farm_root, output_uri, view.folder),
+        root=farm_root,
+        mode=ViewMode.RECEIVED,
+        received=sent,
+        files=f"{farm_root}/{files_uri}",
+    )
+
+
+def sent_files_uri(home_root: Path, view: str, attempt_id: str) -> str:
+    """Returns the URI of the files of a view at the farm. Each attempt has its own files, because attempts
+    can receive different states of the view."""
+    uri = folder_uri(home_root, view, "the view")
+    service, _, name = uri.rpartition("/")
+    return f"{service}/{SENT_FOLDER}/{attempt_id}/{name}"
+
+
+def _view(farm_root: str, output_uri: str, view: str) -> str:
+    return f"{farm_root}/{output_uri}/{Path(view).name}"

@@ -20,6 +20,7 @@ from gridmill.domain.pod_protocol import (
     ServiceUpdate,
 )
 from gridmill.domain.route import AttemptTransfers, Staging, Transfer
+from gridmill.domain.service_features import ViewOrder, ViewOrders
 from gridmill.domain.serving import ServiceOrder
 from gridmill.domain.states import AttemptState
 from gridmill.domain.storage_uri import below
@@ -44,6 +45,7 @@ from gridmill.sites.attempt_inputs import (
     farm_checkpoint_uri,
     farm_input,
     read_by,
+    read_sent,
 )
 from gridmill.sites.farm.attempt_notes import (
     AttemptLog,
@@ -61,7 +63,7 @@ from gridmill.sites.farm.download import ResultDownload
 from gridmill.sites.farm.early_inputs import EarlyInputs
 from gridmill.sites.farm.errors import FarmStorageError
 from gridmill.sites.farm.result_export import MachineExports
-from gridmill.sites.farm.service_orders import check_serves, order_at_farm
+from gridmill.sites.farm.service_orders import check_serves, order_at_farm, sent_files_uri, view_at_farm
 from gridmill.transfer.contents import list_contents, write_contents
 from gridmill.transfer.engine import ChunkEndpoint, TransferLimits, push
 from gridmill.transfer.errors import TransferRefusedError
@@ -183,6 +185,8 @@ class HomeAttemptData:
                 with self._bearing(order.attempt_id, results=False):
                     for tree in self.trees.of(order):
                         self._transfer(tree, order.attempt_id, order.staging, progress)
+                    note = self._noted.find(order.attempt_id)
+                    views = self._send_views(order.views, order.attempt_id, note, progress)
             finally:
                 self._record_transfer(order.attempt_id, progress.look(), progress.spent_seconds)
             self.checkpoints.carried(order.attempt_id)
@@ -200,6 +204,7 @@ class HomeAttemptData:
             earlier=tuple(map(farm_input, order.earlier if order.job.dataset is not None else ())),
             contents_uri="",  # the home lists the results itself, after they arrived
             service=order.service and self._service_at_farm(order.service, order.output_uri),
+            views=views,
         )
 
     def upload_service(self, update: ServiceUpdate) -> ServiceUpdate:
@@ -213,13 +218,32 @@ class HomeAttemptData:
                 with self._bearing(attempt_id, results=False):
                     for tree in self.trees.of_service(update.order):
                         self._transfer(tree, attempt_id, note.staging, progress)
+                    views = self._send_views(update.views, attempt_id, note, progress)
         except (AwayError, InterruptedRunError):
             raise
         except GridmillError as error:
             # the service goes on, so that only this message shows why the update is not in effect
             self._held_up[attempt_id] = f"the update was not transferred to the site: {explained(error)}"
             raise
-        return replace(update, order=self._service_at_farm(update.order, note.output_uri))
+        return replace(update, order=self._service_at_farm(update.order, note.output_uri), views=views)
+
+    def _send_views(
+        self, orders: ViewOrders | None, attempt_id: str, note: AttemptNote | None, progress: TransferProgress
+    ) -> ViewOrders | None:
+        """Transfers the files of the views of a service, as far as the home has complete views, and returns
+        the orders that the pod at the farm needs. Their time is the present time, so that the pod learns how
+        its clock differs."""
+        if orders is None or note is None:
+            return None
+        views: list[ViewOrder] = []
+        for one in orders.views:
+            sent = read_sent(Path(one.folder))
+            uri = sent_files_uri(self._home_root, one.folder, attempt_id)
+            if sent is not None and sent.files():
+                tree = self.trees.of_view(Path(one.folder), sent, uri)
+                self._transfer(tree, attempt_id, note.staging, progress)
+            views.append(view_at_farm(one, self._home_root, self._farm_root(), note.output_uri, sent, uri))
+        return replace(orders, views=tuple(views), sent_at=time.time())
 
     def _service_at_farm(self, order: ServiceOrder, output_uri: str) -> ServiceOrder:
         return order_at_farm(order, self._home_root, self._farm_root(), output_uri)
