@@ -20,3 +20,9 @@ def test_only_requests_for_predictions_count_and_refused_ones_count_apart(tmp_pa
     assert load["durations"][BOUNDS.index(0.025)] == 1
     assert load["durations"][-1] == 1
     assert sum(load["durations"]) == 4
+
+
+def test_a_gauge_of_a_table_is_shown_with_its_labels(tmp_path):
+    metrics = Metrics(tmp_path, 0)
+    metrics.set_gauge("gridmill_view_table_version", 4, version="w/m@1", table="rows")
+    assert 'gridmill_view_table_version{replica="0",version="w/m@1",table="rows"} 4' in metrics.text()

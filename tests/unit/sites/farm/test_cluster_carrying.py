@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.codec import from_builtins, to_builtins
+from gridmill.codec import encode, from_builtins, to_builtins
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.domain.farm_protocol import FarmStatus, FileEntry, Manifest, PlaceTree
@@ -23,7 +23,8 @@ from gridmill.domain.pod_protocol import (
     ServiceUpdate,
 )
 from gridmill.domain.route import Staging
-from gridmill.domain.serving import ServedVersion, ServiceOrder
+from gridmill.domain.service_features import SentFile, SentView, ViewMode, ViewOrder, ViewOrders
+from gridmill.domain.serving import ServedStage, ServedVersion, ServiceOrder
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.errors import (
     DataError,
@@ -56,6 +57,7 @@ class Elsewhere:
         self.root = root
         self.fails: list[Exception] = []
         self.forgotten: list[str] = []
+        self.placed: dict[str, PlaceTree] = {}
         self.fetched = 0
         self.gave: list[str] = []
         self.forgetful = False  # it was started anew, and must look at the folder again
@@ -79,6 +81,7 @@ class Elsewhere:
         return FarmStatus(version="", protocol=1, root=str(self.root), nodes=())
 
     def place(self, place: PlaceTree) -> tuple[str, ...]:
+        self.placed[place.uri] = place
         return ()
 
     def delete_attempt(self, attempt_id: str, *, keep: bool = False) -> None:
@@ -617,3 +620,65 @@ def test_why_the_update_of_a_service_does_not_arrive_is_shown_until_an_update_ar
     assert "the update was not transferred to the site: w/m@2 is not in" in near.held_up()["p-1.j.1"]
     near.upload_service(update(tmp_path / "root/models/2"))
     assert near.held_up() == {}
+
+
+def test_the_files_of_a_view_are_sent_as_one_folder_that_newer_files_replace(
+    tmp_path: Path, farm: Elsewhere
+) -> None:
+    near = home(tmp_path, farm)
+    near.note(order())
+    features = tmp_path / "root/services/rain/features"
+    view, stage = features / "view-1", tmp_path / "root/models/1"
+    for folder in (
+        features / "definition-1",
+        features / "definition-2",
+        view,
+        stage,
+        tmp_path / "root/models/2",
+    ):
+        folder.mkdir(parents=True)
+    of_stage = ServedVersion(label="w/s@1", folder=str(stage), features=str(features / "definition-2"))
+    version = ServedVersion(
+        label="w/m@2",
+        folder=str(tmp_path / "root/models/2"),
+        features=str(features / "definition-1"),
+        view=str(view),
+        stages=(ServedStage(version=of_stage, columns={"s": "prediction"}),),
+    )
+    wanted = ViewOrder(definition=version.features, folder=str(view), root=str(tmp_path / "root"), tables={})
+    update = ServiceUpdate(
+        attempt_id="p-1.j.1",
+        order=ServiceOrder(name="rain", versions=(version,)),
+        views=ViewOrders(views=(wanted,), checked_at=1.0),
+    )
+
+    def received() -> ViewOrder:
+        views = near.upload_service(update).views
+        assert views is not None
+        assert views.sent_at is not None
+        return views.views[0]
+
+    # the home has no complete view yet
+    assert received().received is None
+    for series in ("a", "b"):
+        files = view / "sent" / series
+        files.mkdir(parents=True)
+        sent = SentView(series=series, snapshot=SentFile(name="snapshot.sqlite", size_bytes=1, sha256=""))
+        (files / "snapshot.sqlite").write_text(series)
+        (files / "not-described").touch()
+        (view / "sent.json").write_bytes(encode(sent))
+        there = received()
+        assert (there.mode, there.received) == (ViewMode.RECEIVED, sent)
+        placed = farm.placed[there.files.removeprefix(f"{farm.root}/")]
+        assert [one.path for one in placed.manifest.files] == ["snapshot.sqlite"]
+        assert placed.manifest.files[0].chunks == scan(files / "snapshot.sqlite").files[0].chunks
+    changed = near.upload_service(update).order.versions[0]
+    folders = ("models/1", "models/2", *(f"services/rain/features/definition-{n}" for n in (1, 2)))
+    assert farm.placed.keys() > set(folders)
+    assert changed.view == there.folder
+    assert tmp_path / "root" not in Path(changed.stages[0].version.features).parents
+
+    # a series that was just replaced by a newer one
+    (view / "sent/b/snapshot.sqlite").unlink()
+    with pytest.raises(UnavailableError, match="cannot be read"):
+        near.upload_service(update)

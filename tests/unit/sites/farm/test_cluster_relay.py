@@ -9,6 +9,7 @@ import pytest
 
 from gridmill.codec import decode_passed, encode_passed
 from gridmill.domain.amounts import Amounts
+from gridmill.domain.frozen import replace
 from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pod_protocol import (
     Ack,
@@ -21,6 +22,7 @@ from gridmill.domain.pod_protocol import (
     Start,
     Stop,
 )
+from gridmill.domain.service_features import ViewOrders
 from gridmill.domain.serving import ServiceOrder
 from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError
 from gridmill.sites.farm.relay import _RelaySession, _RemotePod
@@ -229,3 +231,16 @@ def test_an_update_of_a_service_is_tried_again_until_a_newer_update_replaces_it(
     assert isinstance(sent, ServiceUpdate)
     assert sent.order.generation == 2
     assert not session._updates
+
+
+def test_an_update_with_the_order_that_is_just_sent_does_not_restart_its_transfer(
+    session: _RelaySession,
+) -> None:
+    session._remote_pods[1] = _RemotePod(Link())  # type: ignore[arg-type]
+    update = ServiceUpdate(attempt_id="serve", order=ServiceOrder(name="rain", versions=(), generation=1))
+    session._to_pod(1, update)
+    (before,) = session._updates
+    session._to_pod(1, replace(update, views=ViewOrders(checked_at=2.0)))
+    assert list(session._updates) == [before]
+    session._to_pod(2, update)
+    assert [number for number, _, _ in session._updates] == [2]
