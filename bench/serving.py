@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +53,8 @@ RIVALS = (FASTAPI, LITSERVE, BENTOML)
 INSTALLED = (LITSERVE, BENTOML)
 """The peers that run in an environment of their own."""
 SHARE_OF_SLOWEST = 0.8
+PACED_CONNECTIONS = 128
+"""So many that a request which is due is sent although earlier answers are missing."""
 PACED_REQUESTS = 300
 """A measurement of latency takes longer than SECONDS, up to 10 s, until it has so many requests."""
 SERVER_CORE, CLIENT_CORE = {0}, {1}
@@ -58,13 +62,14 @@ HOW = f"""
 `POST /predict` with one row in JSON. Each server has one core, which all its processes share, and one model;
 the client has another core. Throughput: wrk, {SECONDS:g} s a time, {ROUNDS} rounds in which all servers take
 turns. Latency: a client that sends at a fixed rate, {SHARE_OF_SLOWEST:.0%} of the maximum of the slowest
-peer, and counts from the time at which a request was due. The bare server is an ASGI application on the same
-HTTP library (uvicorn with httptools) that decodes the same payload and answers a constant. FastAPI and
-BentoML have an `async` route with a pydantic model of the row; LitServe collects requests in batches. All
-predict with the same loaded model. Ours validates, computes batches, counts metrics, and returns request ids.
-`router` is ours behind the process that passes requests on to replicas on other machines, and `nginx` is ours
-behind nginx with one worker; their replica has the same core. Their processor time for one request is without
-that of the replica.
+peer, on {PACED_CONNECTIONS} connections, whether or not earlier requests were answered, and counts from the
+time at which a request was due. The client's own lateness is a part of each latency. The bare server is an
+ASGI application on the same HTTP library (uvicorn with httptools) that decodes the same payload and answers a
+constant. FastAPI and BentoML have an `async` route with a pydantic model of the row; LitServe collects
+requests in batches. All predict with the same loaded model. Ours validates, computes batches, counts metrics,
+and returns request ids. `router` is ours behind the process that passes requests on to replicas on other
+machines, and `nginx` is ours behind nginx with one worker; their replica has the same core. Their processor
+time for one request is without that of the replica.
 """
 SCRIPT = """
 wrk.method = "POST"
@@ -85,8 +90,8 @@ _PACED = import_module("tests.kit.paced_load")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A server that accepts connections at `port`. A server that needs processor time without requests
-    (LitServe) names its process group, which is stopped while others are measured. A server in front of
-    another one names its process, whose processor time is measured."""
+    (LitServe, Ray) names its first process, which is stopped with all its descendants while others are
+    measured. A server in front of another one names its process, whose processor time is measured."""
 
     port: int
     paused: int | None = None
@@ -97,6 +102,7 @@ def main() -> None:
     if shutil.which("wrk") is None or len(os.sched_getaffinity(0)) < 2:
         print("not measured: needs wrk (apt install wrk) and two cores")
         return
+    cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, CLIENT_CORE)
     for name in INSTALLED:
         programs(name)
@@ -104,6 +110,7 @@ def main() -> None:
     for model in OPTIONS:
         with TemporaryDirectory(prefix="gm-bench-") as folder:
             results += _measured(model, Path(folder))
+    os.sched_setaffinity(0, cores)
     versions = ", ".join(pinned(name) for name in INSTALLED)
     save("serving", results, how=f"{HOW} {_fastapi_version()}, {versions}.")
 
@@ -149,8 +156,8 @@ def _compared(model: str, connections: int, servers: Mapping[str, Server], root:
     for number in range(ROUNDS + 1):
         for name, server in servers.items():
             before = _proxy_seconds(server)
-            with _awake(server):
-                rate = _wrk(server.port, connections, root / "post.lua")
+            with awake(server):
+                rate = requests_per_second(server.port, connections, root / "post.lua")
             if number:  # the first round warms up
                 rates[name].append(rate)
             if number and server.proxy is not None:
@@ -190,8 +197,8 @@ def _wrk_seconds() -> int:
     return max(1, round(SECONDS))
 
 
-def _wrk(port: int, connections: int, script: Path) -> float:
-    """Requests per second. Raises RuntimeError if a request failed."""
+def requests_per_second(port: int, connections: int, script: Path, path: str = "/predict") -> float:
+    """Raises RuntimeError if a request failed."""
     command = (
         "wrk",
         "-t1",
@@ -199,7 +206,7 @@ def _wrk(port: int, connections: int, script: Path) -> float:
         f"-d{_wrk_seconds()}s",
         "-s",
         str(script),
-        f"http://127.0.0.1:{port}/predict",
+        f"http://127.0.0.1:{port}{path}",
     )
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     told = json.loads(text.partition("RESULT ")[2])
@@ -211,18 +218,20 @@ def _wrk(port: int, connections: int, script: Path) -> float:
 def _latency(model: str, version: ServedVersion, root: Path, body: str) -> Iterator[Result]:
     slowest = min(json.loads((root / "rates.json").read_text())[name] for name in RIVALS)
     rate = SHARE_OF_SLOWEST * slowest
-    late: dict[str, list[float]] = {}
+    latencies: dict[str, list[float]] = {}
+    lateness: list[float] = []
     with ExitStack() as stack:
         servers = _servers(stack, (OURS, *RIVALS), version, root)
         for number in range(ROUNDS + 1):
             for name, server in servers.items():
-                with _awake(server):
-                    value = _paced(server.port, body, rate, 16, 0.99)
+                with awake(server):
+                    load = _paced(server.port, body, rate, PACED_CONNECTIONS)
                 if number:
-                    late.setdefault(name, []).append(value)
-        one = statistics.median(_paced(servers[OURS].port, body, 50.0, 1, 0.5) for _ in range(ROUNDS))
-    middle = {name: statistics.median(values) for name, values in late.items()}
-    for name, values in late.items():
+                    latencies.setdefault(name, []).append(load.quantile(0.99))
+                    lateness.append(load.lateness_quantile(0.99))
+        slow = [_paced(servers[OURS].port, body, 50.0, 1) for _ in range(ROUNDS)]
+    middle = {name: statistics.median(values) for name, values in latencies.items()}
+    for name, values in latencies.items():
         what = f"{model}, {rate:.0f} requests/s: p99 of {name}"
         yield row(AREA, what, middle[name], "ms", low=min(values), high=max(values), runs=ROUNDS)
     best = min(middle[name] for name in RIVALS)
@@ -233,17 +242,27 @@ def _latency(model: str, version: ServedVersion, root: Path, body: str) -> Itera
         middle[OURS] / best,
         "x",
     )
+    yield row(
+        AREA,
+        f"{model}, {rate:.0f} requests/s: p99 of the client's own lateness",
+        statistics.median(lateness),
+        "ms",
+        low=min(lateness),
+        high=max(lateness),
+        runs=len(lateness),
+    )
+    one = statistics.median(load.quantile(0.5) for load in slow)
     bare = _bare_predict_ms(version)
     yield at_most(1.0, AREA, f"{model}, 50 requests/s: p50 above the bare prediction", one - bare, "ms")
 
 
-def _paced(port: int, body: str, rate: float, connections: int, share: float) -> float:
+def _paced(port: int, body: str, rate: float, connections: int) -> Any:
     load = _PACED.PacedLoad(port, body.encode(), rate, connections, exact=True)
     try:
         load.run(max(SECONDS, min(10.0, PACED_REQUESTS / rate)))
-        return float(load.quantile(share))
     finally:
         load.close()
+    return load
 
 
 def _bare_predict_ms(version: ServedVersion) -> float:
@@ -261,23 +280,53 @@ def _bare_predict_ms(version: ServedVersion) -> float:
 
 
 @contextmanager
-def _awake(server: Server) -> Iterator[None]:
+def awake(server: Server) -> Iterator[None]:
     if server.paused is None:
         yield
         return
-    os.killpg(server.paused, signal.SIGCONT)
+    signal_tree(server.paused, signal.SIGCONT)
     try:
         yield
     finally:
-        os.killpg(server.paused, signal.SIGSTOP)
+        signal_tree(server.paused, signal.SIGSTOP)
+
+
+def signal_tree(root: int, number: signal.Signals) -> None:
+    """Signal a process and all its descendants."""
+    for process in _tree(root):
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+
+
+def pin_tree(root: int) -> None:
+    """Put all threads of a process and of its descendants on the core of servers."""
+    for process in _tree(root):
+        with suppress(OSError):  # it has ended
+            for thread in os.listdir(f"/proc/{process}/task"):
+                os.sched_setaffinity(int(thread), SERVER_CORE)
+
+
+def _tree(root: int) -> Iterator[int]:
+    parents = dict(chain.from_iterable(map(_parent, Path("/proc").glob("[0-9]*"))))
+    for process in {root, *parents}:
+        ancestor = process
+        while ancestor != root and ancestor in parents:
+            ancestor = parents[ancestor]
+        if ancestor == root:
+            yield process
+
+
+def _parent(folder: Path) -> Iterator[tuple[int, int]]:
+    with suppress(OSError):  # it has ended
+        yield int(folder.name), int((folder / "stat").read_text().rpartition(")")[2].split()[1])
 
 
 @contextmanager
 def _server(name: str, version: ServedVersion, root: Path) -> Iterator[Server]:
-    port = _free_port()
+    port = free_port()
     if name == OURS:
         order = ServiceOrder(name="bench", port=port, versions=(version,))
-        with _ours(order, root / "service"):
+        with our_server(order, root / "service"):
             yield Server(port=port)
         return
     env = os.environ | {PATHS: os.pathsep.join(sys.path)}
@@ -289,7 +338,7 @@ def _server(name: str, version: ServedVersion, root: Path) -> Iterator[Server]:
             "GRIDMILL_BENCH_MODEL": version.folder,
         }
     command = _command(name, str(port), version.folder)
-    with _process(command, env, lambda: _answers(port)) as group:
+    with server_process(command, env, lambda: answers(port)) as group:
         yield Server(port=port, paused=group if name in INSTALLED else None)
 
 
@@ -310,9 +359,9 @@ def _command(name: str, port: str, folder: str) -> list[str]:
 
 @contextmanager
 def _router(to: int, root: Path) -> Iterator[Server]:
-    port = _free_port()
+    port = free_port()
     upstream = Upstream(link="tcp", attempt_id="bench", settings={"host": "127.0.0.1", "port": str(to)})
-    with _ours(ServiceOrder(name="bench", port=port, versions=(), upstream=upstream), root / "router"):
+    with our_server(ServiceOrder(name="bench", port=port, versions=(), upstream=upstream), root / "router"):
         report = read_report(root / "router")
         assert report is not None
         yield Server(port=port, proxy=report.replicas[0].pid)
@@ -320,14 +369,14 @@ def _router(to: int, root: Path) -> Iterator[Server]:
 
 @contextmanager
 def _nginx(program: str, to: int, root: Path) -> Iterator[Server]:
-    port = _free_port()
+    port = free_port()
     command = serving_nginx.command(program, port, to, root / "nginx")
-    with _process(command, dict(os.environ), lambda: _answers(port)) as process:
+    with server_process(command, dict(os.environ), lambda: answers(port)) as process:
         yield Server(port=port, proxy=process)
 
 
 @contextmanager
-def _ours(order: ServiceOrder, folder: Path) -> Iterator[None]:
+def our_server(order: ServiceOrder, folder: Path) -> Iterator[None]:
     """Our parent process listens before a replica is ready, so its report is read."""
     folder.mkdir(exist_ok=True)
     report = folder / "report.json"
@@ -337,22 +386,29 @@ def _ours(order: ServiceOrder, folder: Path) -> Iterator[None]:
     def ready() -> bool:
         return report.exists() and '"state":"ready"' in report.read_text().split("replicas")[0]
 
-    with _process([sys.executable, "-m", "gridmill.serving", str(folder)], dict(os.environ), ready):
+    with server_process([sys.executable, "-m", "gridmill.serving", str(folder)], dict(os.environ), ready):
         yield
 
 
 @contextmanager
-def _process(command: list[str], env: dict[str, str], ready: Callable[[], bool]) -> Iterator[int]:
-    """A server on its core. Gives its process group."""
+def server_process(
+    command: list[str],
+    env: dict[str, str],
+    ready: Callable[[], bool],
+    *,
+    patience_seconds: float = 60.0,
+    cores: set[int] = SERVER_CORE,
+) -> Iterator[int]:
+    """A server on its core. Gives its process id, which is also the number of its process group."""
     process = subprocess.Popen(
-        ("taskset", "--cpu-list", ",".join(map(str, SERVER_CORE)), *command),
+        ("taskset", "--cpu-list", ",".join(map(str, cores)), *command),
         cwd=REPOSITORY,
         env=env,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience_seconds
         while not ready():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"a server did not start: {' '.join(command)}")
@@ -368,7 +424,7 @@ def _process(command: list[str], env: dict[str, str], ready: Callable[[], bool])
         process.wait()
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
@@ -376,7 +432,7 @@ def _answers(port: int) -> bool:
     return True
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 

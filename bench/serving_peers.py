@@ -44,14 +44,17 @@ def _inputs(card: Any, row: Any) -> list[float]:
     return values
 
 
-def predictions(predictor: Any, rows: Any) -> list[dict[str, Any]]:
+def inputs_of(card: Any, rows: Any) -> Any:
+    """The array that the model reads: [rows, columns], or [rows, steps, columns] for windows."""
     import numpy as np
 
-    card = predictor.card
     if card.sequence is None:
-        matrix = np.array([_inputs(card, one) for one in rows], np.float64)
-    else:
-        matrix = np.array([[_inputs(card, one) for one in window] for window in rows], np.float64)
+        return np.array([_inputs(card, one) for one in rows], np.float64)
+    return np.array([[_inputs(card, one) for one in window] for window in rows], np.float64)
+
+
+def predictions(predictor: Any, rows: Any) -> list[dict[str, Any]]:
+    matrix = inputs_of(predictor.card, rows)
     return [{"prediction": one} for one in predictor.predict(matrix).tolist()]
 
 

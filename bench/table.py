@@ -24,6 +24,7 @@ MODULES = {
     "search": "bench.search",
     "swarm": "bench.swarm",
     "serving": "bench.serving",
+    "serving-once": "bench.serving_once",
     "service-starts": "bench.service_starts",
     "online": "bench.online",
     "sizing-settings": "bench.resized",

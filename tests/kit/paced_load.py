@@ -5,16 +5,20 @@ import socket
 import time
 from collections import Counter
 
+from gridmill.errors import UnavailableError
 from gridmill.serving.load_client import Connection, is_answered
 
 STEP_MS = 0.1
 EXACT_SECONDS = 0.003
 """An exact client does not sleep for this time before a request is due."""
+PATIENCE_SECONDS = 30.0
 
 
 class PacedLoad:
-    """Sends `body` to `POST /predict` of a port on this machine, `rate` times a second. A request that is due
-    waits for a free connection. Its latency counts from the time at which it was due.
+    """Sends `body` to `POST /predict` of a port on this machine, `rate` times a second.
+
+    A request that is due waits only if all `connections` wait for an answer. Its latency counts from the time
+    at which it was due.
 
     The operating system wakes a process up to a millisecond after the time for which it waits. With `exact`,
     the client asks without a pause during the last milliseconds before a request is due: the measured latency
@@ -30,7 +34,8 @@ class PacedLoad:
             b"content-length: %d\r\n\r\n%s" % (len(body), body)
         )
         self._rate = rate
-        self._selector = selectors.DefaultSelector()
+        # epoll would round each pause up to a whole millisecond.
+        self._selector = selectors.SelectSelector()
         self._free = [Connection(socket.create_connection(("127.0.0.1", port))) for _ in range(connections)]
         self._opened = tuple(self._free)
         for one in self._free:
@@ -39,10 +44,12 @@ class PacedLoad:
         self.answered = 0
         self.latencies: Counter[int] = Counter()
         """The answers by latency in units of STEP_MS."""
+        self.lateness: Counter[int] = Counter()
+        """The requests by the time from which they were due until they were sent, in units of STEP_MS."""
 
     def run(self, seconds: float) -> None:
         """Send requests for this time, and wait for their answers. Raises UnavailableError for an answer that
-        is not 200."""
+        is not 200, or if none arrives within PATIENCE_SECONDS."""
         begin = time.perf_counter()
         sent, most = 0, int(self._rate * seconds)
         while self.answered < most:
@@ -51,30 +58,48 @@ class PacedLoad:
             while sent < due and self._free:
                 one = self._free.pop()
                 one.sent_at = begin + sent / self._rate
+                self.lateness[_steps_since(one.sent_at)] += 1
                 one.stream.sendall(self._request)
                 sent += 1
-            pause = 30.0 if sent == most or not self._free else max(0.0, begin + sent / self._rate - now)
-            for key, _ in self._selector.select(self._rounded(pause)):
+            waits = sent == most or not self._free
+            pause = self._rounded(begin + sent / self._rate - time.perf_counter())
+            ready = self._selector.select(PATIENCE_SECONDS if waits else pause)
+            if waits and not ready:
+                raise UnavailableError(f"no answer arrived within {PATIENCE_SECONDS:g} s")
+            for key, _ in ready:
                 if is_answered(key.data):
-                    self.latencies[int((time.perf_counter() - key.data.sent_at) * 1000 / STEP_MS)] += 1
+                    self.latencies[_steps_since(key.data.sent_at)] += 1
                     self.answered += 1
                     self._free.append(key.data)
         self.answered = 0
 
     def _rounded(self, pause: float) -> float:
-        return max(0.0, pause - EXACT_SECONDS) if self._exact else pause
+        return max(0.0, pause - (EXACT_SECONDS if self._exact else 0.0))
 
     def quantile(self, share: float) -> float:
         """The latency in milliseconds below which this share of the answers is, rounded up to STEP_MS."""
-        left = share * self.latencies.total()
-        for latency, count in sorted(self.latencies.items()):
-            left -= count
-            if left <= 0:
-                return (latency + 1) * STEP_MS
-        return 0.0
+        return _quantile(self.latencies, share)
+
+    def lateness_quantile(self, share: float) -> float:
+        """The lateness in milliseconds below which this share of the requests is, rounded up to STEP_MS. A
+        latency contains it."""
+        return _quantile(self.lateness, share)
 
     def close(self) -> None:
         """Close the connections."""
         for one in self._opened:
             one.stream.close()
         self._selector.close()
+
+
+def _steps_since(begin: float) -> int:
+    return int((time.perf_counter() - begin) * 1000 / STEP_MS)
+
+
+def _quantile(counts: Counter[int], share: float) -> float:
+    left = share * counts.total()
+    for steps, count in sorted(counts.items()):
+        left -= count
+        if left <= 0:
+            return (steps + 1) * STEP_MS
+    return 0.0
