@@ -318,7 +318,8 @@ def _no_room(calibration: Calibration, replicas: int, room: Amounts, where: str)
         f"has room for {most_replicas(calibration, room)}",
         hint=f"It has {show_number(room.cpus)} CPUs and {show_bytes(room.memory_bytes)} for them; each "
         f"replica needs {show_number(calibration.cpus_per_replica)} CPUs and "
-        f"{show_bytes(calibration.limit_bytes)}.",
+        f"{show_bytes(calibration.limit_bytes)}. Request fewer replicas, or stop other services of "
+        "the resource.",
         place="replicas",
     )
 

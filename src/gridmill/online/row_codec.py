@@ -50,7 +50,7 @@ class DamagedViewError(UnavailableError):
     """The stored rows of a view are not those that were written."""
 
     code = "unavailable"
-    default_hint = "Build the view again; the service answers by its policy for a broken view until then."
+    default_hint = "The service builds the view again. Then send the request again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

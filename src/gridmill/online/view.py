@@ -43,7 +43,7 @@ class MissingViewError(UnavailableError):
     """There is no view, or the view was built for other features."""
 
     code = "unavailable"
-    default_hint = "Build the view, then start the replica again."
+    default_hint = "The service builds the view again. Then send the request again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -228,7 +228,9 @@ def test_a_damaged_view_and_an_old_view_are_refused(case: OnlineCase) -> None:
     path.write_bytes(b"x" * path.stat().st_size)
 
     async def is_damaged(call: Any) -> None:
-        assert (await call("/predict", {"rows": [ASK]})).status == 503
+        reply = await call("/predict", {"rows": [ASK]})
+        assert (reply.status, reply.headers["retry-after"]) == (503, "5")
+        assert reply.json()["hint"] == "The service builds the view again. Then send the request again."
 
     check(case, is_damaged)
 
