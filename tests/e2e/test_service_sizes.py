@@ -56,5 +56,13 @@ def test_a_service_is_sized_by_a_measurement_that_is_kept_and_scales_to_zero(pla
     assert "can serve" in text
     fixed = place.json("update", "service", "rain", "--replicas", "1")
     assert fixed["service"]["scaling"] is None
+    with Load(service["port"], BODY, clients=2) as load:
+        load.wait_for_more(5)
+        grown = place.json("update", "service", "rain", "--rate", "30", "--replicas", "2")
+        load.wait_for_more(20)
+    assert (load.failures, set(load.statuses)) == ([], {200})
+    assert (grown["state"], grown["ready"], grown["service"]["rate"]) == ("running", 2, 30)
+    assert grown["service"]["size"]["memory_bytes"] > service["size"]["memory_bytes"]
+    assert grown["service"]["run_id"] == service["run_id"]
     assert place.json("stop", "service", "rain")["state"] == "stopped"
     assert eventually(lambda: json.dumps(place.json("show", "service", "rain")["state"]) == '"stopped"')

@@ -11,11 +11,13 @@ from gridmill.codec import to_builtins
 from gridmill.control.usecases.service import Service as Cases
 from gridmill.domain.amounts import MIB
 from gridmill.domain.artifact import ArtifactKind, Output
-from gridmill.domain.job import JobKind
+from gridmill.domain.job import Job, JobKind
+from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.resource import Resource
-from gridmill.domain.service import ServiceState
+from gridmill.domain.service import CALIBRATION_JOB, ServiceState
 from gridmill.domain.service_size import CALIBRATION, Calibration, LoadPoint, ServicePlan
-from gridmill.domain.states import AttemptState, Cause, RunState
+from gridmill.domain.service_spec import ServiceSpec
+from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 from gridmill.errors import CapacityError, ConflictError, InputError
 from gridmill.machine_type import machine_type
 from gridmill.ports.store import Put
@@ -169,13 +171,104 @@ def test_a_range_of_replicas_is_admitted_for_its_largest_number_and_passed_to_th
     assert order.service.scaling is not None
     assert (order.service.scaling.least, order.service.scaling.most, order.service.replicas) == (0, 3, 2)
     assert order.service.scaling.rate_per_replica == 700
-    with pytest.raises(CapacityError, match="service rain has no room for 5 replicas"):
-        cases.update_service("rain", replicas=5, least_replicas=1)
+    with pytest.raises(CapacityError, match="the pod of rain has no room for 64 replicas"):
+        cases.update_service("rain", replicas=64, least_replicas=1)
     assert cases.update_service("rain", replicas=2, least_replicas=1).service.scaling is not None
     assert grid.run_until(lambda: cases.service("rain").service.is_in_effect, at_most_steps=2000)
     assert cases.update_service("rain", replicas=2).service.scaling is None
     with pytest.raises(CapacityError, match="1 replica of w/m@1 can serve 700 requests/s, not 900"):
         cases.plan_service("w/m@1", replicas=1, least_replicas=0, rate=900.0)
+
+
+def test_another_rate_resizes_the_running_service_and_its_attempt(both: tuple[Simulation, Cases]) -> None:
+    grid, cases = both
+    planned(grid, cases, rate=1.0)
+    cases.start_service("rain", model="w/m@1", rate=200.0)
+    assert grid.run_until(lambda: cases.service("rain").state is ServiceState.RUNNING, at_most_steps=2000)
+    order = grid.world.executions[-1].order
+    assert (order.given.cpus, order.given.memory_bytes) == (0.3, 304 * MIB)
+    before = cases.service("rain").service
+    after = cases.update_service("rain", rate=900.0).service
+    assert (after.rate, after.replicas, after.port, after.run_id) == (900.0, 2, before.port, before.run_id)
+    assert grid.run_until(lambda: cases.service("rain").service.is_in_effect, at_most_steps=2000)
+    assert grid.world.orders[order.attempt_id].replicas == 2
+    given = grid.world.given[order.attempt_id]
+    assert (given.cpus, given.memory_bytes) == (1.3, 432 * MIB)
+    # the same rate changes nothing
+    assert cases.update_service("rain", rate=900.0).service.generation == after.generation
+    # a lower rate takes effect at once, and the attempt keeps its memory for the replicas that end
+    assert cases.update_service("rain", rate=200.0).service.replicas == 1
+    assert grid.world.given[order.attempt_id].memory_bytes == 432 * MIB
+    # the next attempt has the newest size
+    assert grid.run_until(lambda: cases.service("rain").service.is_in_effect, at_most_steps=2000)
+    grid.world.kill_pod(grid.world.executions[-1].pod_id)
+    assert grid.run_until(
+        lambda: grid.world.executions[-1].order.attempt_id != order.attempt_id, at_most_steps=2000
+    )
+    assert grid.world.executions[-1].order.given.memory_bytes == 304 * MIB
+
+
+def test_a_rate_that_does_not_fit_into_the_pod_is_refused_with_the_rate_that_does(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    planned(grid, cases, rate=1.0)
+    cases.start_service("rain", model="w/m@1", rate=200.0)
+    assert grid.run_until(lambda: cases.service("rain").state is ServiceState.RUNNING, at_most_steps=2000)
+    with pytest.raises(CapacityError, match="the pod of rain cannot serve 90,000 requests/s") as refused:
+        cases.update_service("rain", rate=90_000.0)
+    most = float(refused.value.message.partition("it can serve ")[2].split()[0].replace(",", ""))
+    assert cases.update_service("rain", rate=most).service.rate == most
+    with pytest.raises(ConflictError, match="w/m@2 was not measured"):
+        cases.update_service("rain", model="w/m@2", rate=100.0)
+
+
+def test_a_range_of_replicas_stays_with_another_rate(both: tuple[Simulation, Cases]) -> None:
+    grid, cases = both
+    planned(grid, cases, rate=1.0)
+    cases.start_service("rain", model="w/m@1", replicas=3, least_replicas=0, rate=800.0)
+    assert grid.run_until(lambda: cases.service("rain").state is ServiceState.RUNNING, at_most_steps=2000)
+    after = cases.update_service("rain", rate=1500.0).service
+    assert after.scaling is not None
+    assert (after.scaling.least, after.scaling.most, after.rate) == (0, 3, 1500.0)
+    assert grid.run_until(lambda: cases.service("rain").service.is_in_effect, at_most_steps=2000)
+    with pytest.raises(CapacityError, match="3 replicas of w/m@1 can serve 2,100 requests/s, not 3,000"):
+        cases.update_service("rain", rate=3000.0)
+
+
+def run_job(grid: Simulation, cases: Cases, **fields: object) -> JobState:
+    """Run a pipeline with a job that declares the service. Returns the state of the job."""
+    spec = ServiceSpec(**fields)  # type: ignore[arg-type]
+    run = cases.start_run(Pipeline(name="p", jobs=(Job(name="rain", service=spec),))).run.id
+    assert grid.run_until(lambda: cases.run(run).run.ended is not None, at_most_steps=3000)
+    job = cases.job(run, "rain").job
+    assert job.state in (JobState.SUCCEEDED, JobState.UNCHANGED), job.message
+    return job.state
+
+
+def test_a_declared_rate_is_measured_and_another_declared_rate_or_range_resizes_the_service(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    assert run_job(grid, cases, model="w/m@1", rate=200.0) is JobState.SUCCEEDED
+    first = cases.service("rain").service
+    assert (first.replicas, first.rate, first.size is not None) == (1, 200.0, True)
+    assert run_job(grid, cases, model="w/m@1", rate=200.0) is JobState.UNCHANGED
+    assert run_job(grid, cases, model="w/m@1", rate=900.0) is JobState.SUCCEEDED
+    second = cases.service("rain").service
+    assert (second.replicas, second.rate, second.run_id) == (2, 900.0, first.run_id)
+    # the new version is measured for the same rate
+    assert run_job(grid, cases, model="w/m@2", rate=900.0) is JobState.SUCCEEDED
+    third = cases.service("rain").service
+    assert third.size is not None
+    assert (third.version, third.size.version) == ("w/m@2", "w/m@2")
+    assert run_job(grid, cases, model="w/m@2", rate=900.0, count="0..2") is JobState.SUCCEEDED
+    scaling = cases.service("rain").service.scaling
+    assert scaling is not None
+    assert (scaling.least, scaling.most) == (0, 2)
+    assert run_job(grid, cases, model="w/m@2", rate=900.0, count="0..2") is JobState.UNCHANGED
+    measured = [one for one in grid.world.executions if one.order.job.name == CALIBRATION_JOB]
+    assert len(measured) == 2
 
 
 def test_a_new_version_without_a_calibration_has_no_memory_limit(both: tuple[Simulation, Cases]) -> None:

@@ -231,6 +231,7 @@ def update(
     name: Name,
     model: Model = "",
     replicas: Replicas = "",
+    rate: Rate = 0.0,
     port: Port = 0,
     canary: Canary = "",
     weight: Weight = None,
@@ -262,8 +263,7 @@ def update(
     wait: Wait = True,
     json: Json = False,
 ) -> None:
-    """Change the version, the number of replicas or the settings of a running service, without a failed
-    request.
+    """Change the version, the size or the settings of a running service, without a failed request.
 
     The new replicas start first, and the old replicas answer their running requests before they end. A
     version with other features or other predictions is refused.
@@ -287,7 +287,7 @@ def update(
         trust=trust,
         features=features,
     )
-    changes = (model, port, canary)
+    changes = (model, port, canary, rate)
     if not any(changes) and not replicas and weight is None and settings == NO_SETTINGS:
         raise InputError("nothing to change", hint=f"gridmill update service {name} --model PIPELINE/JOB@3")
     most, least = read_replicas(replicas)
@@ -297,6 +297,7 @@ def update(
             model=model,
             replicas=most or None,
             least_replicas=least,
+            rate=rate,
             port=port,
             settings=settings,
             canary=canary,

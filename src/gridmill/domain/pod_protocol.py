@@ -328,11 +328,13 @@ class ServiceUpdate:
     """The newest order for the process of a service. The pod stores it beside the attempt, unless it already
     has an order with this generation or a later one. The control node sends the message after each change,
     and after each Hello of the pod. `views` is the desired content of the views of the service; it replaces
-    the content before."""
+    the content before. `given` are the CPUs and the memory of the attempt, which an update may enlarge (None:
+    they stay as they are)."""
 
     attempt_id: str
     order: ServiceOrder
     views: ViewOrders | None = None
+    given: Amounts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

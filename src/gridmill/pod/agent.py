@@ -472,7 +472,7 @@ class Agent:
                 case SecretValues():
                     self._start_with_values(message)
                 case ServiceUpdate():
-                    self._supervisor.update_service(message.attempt_id, message.order, message.views)
+                    self._supervisor.update_service(message)
                 case Stop():
                     self._secret_requests.drop(message.attempt_id)
                     self._supervisor.stop(message.attempt_id, message.reason, message.grace_seconds)

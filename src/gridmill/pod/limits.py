@@ -9,6 +9,7 @@ read every process. `ru_maxrss` is not used, because a forked child inherits its
 the memory, the peak that the cgroup records also covers the time between two samples.
 """
 
+import contextlib
 import math
 import os
 import zlib
@@ -61,7 +62,7 @@ class AttemptMeter:
         """`alone` returns whether the attempt is the only attempt of its pod."""
         self.peak_bytes = 0
         self.due = now + FIRST_SECONDS
-        self._limit = limit_bytes
+        self.limit_bytes = limit_bytes
         self._group = group
         self._began = now
         self._samples = 0
@@ -84,7 +85,7 @@ class AttemptMeter:
     @property
     def guards(self) -> bool:
         """True if only this meter enforces the memory limit."""
-        return self._limit > 0 and not self._counts
+        return self.limit_bytes > 0 and not self._counts
 
     def sample(self, pids: Iterable[int], now: float) -> bool:
         """Takes a sample. Returns True if the attempt must be killed, because it exceeds its limit or has
@@ -99,11 +100,11 @@ class AttemptMeter:
         self._samples += 1
         pause = _pause(now - self._began)
         self.due = now + (pause if self._group is None else min(pause, QUICK_SECONDS))
-        if self.guards and used > self._limit // 2:
+        if self.guards and used > self.limit_bytes // 2:
             # another growth as large as since the last sample would exceed the limit
-            soon = used + (used - before) > self._limit
+            soon = used + (used - before) > self.limit_bytes
             self.due = now + (FIRST_SECONDS if soon else QUICK_SECONDS)
-        if self.guards and used > self._limit:
+        if self.guards and used > self.limit_bytes:
             self.shortage = self.shortage or MemoryShortage.ATTEMPT
         self._look_for_kills(pids)
         if self._samples == 1 and self.shortage is None and self._group is not None:
@@ -144,7 +145,7 @@ class AttemptMeter:
             self._outer_kills, self._kill_seen = kills, self._seen
         lost = (self._was_new or was_new) and bool(before - self._pids)
         if lost or (killed and self._seen - self._kill_seen <= _DYING_SECONDS):
-            self.shortage = shortage_in(outer_group(), self._limit, self._used, alone=self._alone())
+            self.shortage = shortage_in(outer_group(), self.limit_bytes, self._used, alone=self._alone())
 
     def knows(self, key: tuple[int, int]) -> bool:
         """Returns whether processes of the attempt used this file in memory."""
@@ -159,7 +160,7 @@ class AttemptMeter:
         if self._group is None or not self._counts:
             return
         if self.shortage is MemoryShortage.ATTEMPT:
-            self.peak_bytes = max(self.peak_bytes, self._limit)
+            self.peak_bytes = max(self.peak_bytes, self.limit_bytes)
         elif self._samples < _FEW_SAMPLES:
             self.peak_bytes = self._group.highest_bytes()
         else:
@@ -246,6 +247,13 @@ class PodLimits:
             return ()
         first, self._next_cpu = self._next_cpu, self._next_cpu + count
         return tuple(self._cpus[(first + index) % len(self._cpus)] for index in range(count))
+
+    def spread(self, pids: Iterable[int], given: Amounts, group: AttemptGroup | None) -> None:
+        """Lets the running processes of an attempt with a declared number of CPUs use this number."""
+        cpus = self.affinity(given, group, declared=True) or self._cpus
+        for pid in pids if cpus else ():
+            with contextlib.suppress(OSError):  # the process has ended
+                os.sched_setaffinity(pid, cpus)
 
     def release(self, group: AttemptGroup) -> None:
         """Removes the cgroup of an attempt now, or as soon as the kernel releases it."""

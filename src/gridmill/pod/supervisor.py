@@ -10,13 +10,12 @@ from typing import Any
 
 from gridmill.codec import to_builtins
 from gridmill.disk_space import FULL
-from gridmill.domain.amounts import show_bytes
+from gridmill.domain.amounts import Amounts, show_bytes
+from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobKind
 from gridmill.domain.masking import Masking
-from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, EventType
+from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, EventType, ServiceUpdate
 from gridmill.domain.resource import MeasuredUse
-from gridmill.domain.service_features import ViewOrders
-from gridmill.domain.serving import ServiceOrder
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError
@@ -262,15 +261,24 @@ class Supervisor:
             attempt.reader.end(time.monotonic())
             self._launch(attempt, warm=False)
 
-    def update_service(self, attempt_id: str, order: ServiceOrder, views: ViewOrders | None) -> None:
+    def update_service(self, update: ServiceUpdate) -> None:
         """Writes the newest order of a service for its process, and the content of its views. If the
         disk is full, the order is written after the next Hello. An unknown attempt is ignored."""
-        attempt = self._live.get(attempt_id)
+        attempt = self._live.get(update.attempt_id)
         if attempt is not None and attempt.service is not None:
+            if update.given is not None and update.given != attempt.order.given:
+                self._give(attempt, update.given)
             with contextlib.suppress(OSError):
                 # the views come first: the process reads them when it has read the order
-                attempt.service.write_views(views)
-                attempt.service.write(order)
+                attempt.service.write_views(update.views)
+                attempt.service.write(update.order)
+
+    def _give(self, attempt: Attempt, given: Amounts) -> None:
+        """Gives an attempt other CPUs and another memory limit, before its processes need them."""
+        if self._limits.hold(attempt.group, given):
+            attempt.order = replace(attempt.order, given=given)
+            attempt.meter.limit_bytes = given.memory_bytes
+            self._limits.spread(self._orphans.tree(attempt), given, attempt.group)
 
     def stop(self, attempt_id: str, reason: str, grace_seconds: float) -> None:
         """Ends an attempt. If the attempt is unknown, the supervisor reports its end and refuses a later

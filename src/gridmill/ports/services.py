@@ -82,6 +82,7 @@ class Services(Protocol):
         model: str = "",
         replicas: int | None = None,
         least_replicas: int | None = None,
+        rate: float = 0.0,
         port: int = 0,
         settings: ServiceSettings = NO_SETTINGS,
         canary: str = "",
@@ -91,14 +92,16 @@ class Services(Protocol):
         """Change the version, the replicas or the settings of a running service, without a failed request.
 
         With `least_replicas`, the number of replicas follows the load, within the CPUs and the memory of the
-        service. With port 0, the service keeps its port. Settings that are None stay as they are. `canary` is
-        a reference to a second version, which gets `weight_percent` of the requests (default: 10) until it is
-        promoted or rolled back. Without `canary`, `weight_percent` changes the share of the present canary.
+        service. With `rate`, the service gets the size for this rate of requests per second, as at its start,
+        within the free part of its pod (0: the size stays as it is). With port 0, the service keeps its port.
+        Settings that are None stay as they are. `canary` is a reference to a second version, which gets
+        `weight_percent` of the requests (default: 10) until it is promoted or rolled back. Without `canary`,
+        `weight_percent` changes the share of the present canary.
         `expected` is the generation that the caller has seen: if the service has another generation, the
         method raises StaleVersionError. Raises ConflictError while an earlier update is not in effect, or if
         the service does not run; InputError if the features or the predictions of the version differ from
         those of the present version, if the replicas do not fit into the memory of the service, or if the
-        settings cannot be used; CapacityError if a range of replicas does not fit; NotFoundError.
+        settings cannot be used; CapacityError if a range of replicas or a rate does not fit; NotFoundError.
         """
 
     def promote_service(self, name: str) -> ServiceView:

@@ -219,6 +219,7 @@ _ROWS = (
             "model",
             "replicas",
             "least_replicas",
+            "rate",
             "port",
             "settings",
             "canary",

@@ -116,6 +116,7 @@ class ServiceVerbs(Connected):
         model: str = "",
         replicas: int | None = None,
         least_replicas: int | None = None,
+        rate: float = 0.0,
         port: int = 0,
         settings: ServiceSettings = NO_SETTINGS,
         canary: str = "",
@@ -124,10 +125,11 @@ class ServiceVerbs(Connected):
     ) -> ServiceView:
         """Change the version, the replicas, the port or the settings of a running service, without a failed
         request. The method returns immediately. With `least_replicas`, the number of replicas follows the
-        load. Settings that are None stay as they are. `canary` is a second version, which gets
-        `weight_percent` of the requests. `expected` is the generation that the service must have. Raises
+        load. With `rate`, the service gets the size for this rate of requests per second. Settings that are
+        None stay as they are. `canary` is a second version, which gets `weight_percent` of the requests.
+        `expected` is the generation that the service must have. Raises
         InputError, CapacityError, ConflictError, StaleVersionError, NotFoundError."""
-        if least_replicas is not None:
+        if rate or least_replicas is not None:
             service = self.service(name).service
             self.plan_service(model or service.version, resource=service.resource, name=name)
         return self.grid.update_service(
@@ -135,6 +137,7 @@ class ServiceVerbs(Connected):
             model=model,
             replicas=replicas,
             least_replicas=least_replicas,
+            rate=rate,
             port=port,
             settings=settings,
             canary=canary,

@@ -188,6 +188,8 @@ class SimulatedWorld:
         self.dial_seconds = 0.1
         self.orders: dict[str, ServiceOrder] = {}
         self.views: dict[str, ViewOrders] = {}
+        self.given: dict[str, Amounts] = {}
+        """The CPUs and the memory of attempts of services by the last update."""
         self.broken: set[str] = set()
 
     def nodes(self) -> tuple[Node, ...]:
@@ -403,6 +405,8 @@ class SimulatedWorld:
                         self._serve(pod, order.attempt_id, order.service)
                 case ServiceUpdate():
                     self._note_views(message.attempt_id, message.views)
+                    if message.given is not None:
+                        self.given[message.attempt_id] = message.given
                     self._serve(pod, message.attempt_id, message.order)
                 case Stop(attempt_id=attempt_id):
                     self._stop(pod, attempt_id)

@@ -1,6 +1,7 @@
 """The pod's pure rules: when it ends by itself, what a command's environment is, what memory it measures."""
 
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -212,3 +213,16 @@ def test_a_pod_that_was_cut_short_says_why(tmp_path):
     (tmp_path / "ended").unlink()
     os.mkfifo(tmp_path / "ended")  # a farm's job may put one there
     assert _why_ended(tmp_path) == "it has ended"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux shares CPUs by affinity")
+def test_a_running_process_gets_other_cpus() -> None:
+    limits = PodLimits(None, "salt")
+    read, write = os.pipe()
+    with subprocess.Popen(["cat"], stdin=read, stdout=subprocess.DEVNULL) as process:
+        limits.spread((process.pid,), Amounts(cpus=0.5), None)
+        assert len(os.sched_getaffinity(process.pid)) == 1
+        limits.spread((process.pid,), Amounts(cpus=1024.0), None)
+        assert os.sched_getaffinity(process.pid) == os.sched_getaffinity(0)
+        os.close(read)
+        os.close(write)

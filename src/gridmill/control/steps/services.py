@@ -197,7 +197,7 @@ def _send(
             return
         # an older pod keeps its order, which has a greater generation, and only gets the views
         order = replace(order, generation=0)
-    update = ServiceUpdate(attempt_id=attempt.id, order=order, views=views)
+    update = ServiceUpdate(attempt_id=attempt.id, order=order, views=views, given=attempt.given)
     transaction.then(partial(send_to_pod, channels, attempt.pod_id, update))
 
 

@@ -73,8 +73,8 @@ def check_same(running: Service, wanted: Service) -> None:
     if differs:
         raise ConflictError(
             f"service {running.name!r} already runs with other options: {', '.join(differs)}",
-            hint=f"Change it: gridmill update service {running.name} --model ... --replicas ...; or stop it "
-            f"first: gridmill stop service {running.name}",
+            hint=f"Change it: gridmill update service {running.name} --model ... --replicas ... --rate ...; "
+            f"or stop it first: gridmill stop service {running.name}",
         )
 
 

@@ -71,15 +71,7 @@ class ServiceJobUseCases(ServiceCanaryUseCases):
         )
 
     def _update_for(self, transaction: Transaction, before: Service, request: ServiceRequest) -> Service:
-        check_same(
-            before,
-            replace(
-                before,
-                resource=request.resource,
-                project=request.project,
-                rate=request.rate or before.rate,
-            ),
-        )
+        check_same(before, replace(before, resource=request.resource, project=request.project))
         is_same = (before.version, before.follows) == (request.version.id, request.follows)
         features = DefinedFeatures(version=request.version.id, definition=request.definition)
         return self._update(
@@ -89,6 +81,7 @@ class ServiceJobUseCases(ServiceCanaryUseCases):
             None if is_same and request.settings.features is None else features,
             replicas=request.replicas or None,
             least_replicas=request.least_replicas,
+            rate=request.rate if _needs_size(before, request) else 0.0,
             port=request.port,
             settings=request.settings,
             may_replace=_has_failed(before),
@@ -102,6 +95,7 @@ class ServiceJobUseCases(ServiceCanaryUseCases):
         if running is not None:
             present = running.scaling.least if running.scaling is not None else None
             needed = least is not None and (request.replicas, least) != (running.replicas, present)
+            needed = needed or _needs_size(running, request)
         if not needed or has_own_code(request.version):
             return ""
         place = place_of(self._ledger, request.resource, request.name)
@@ -117,6 +111,13 @@ class ServiceJobUseCases(ServiceCanaryUseCases):
 
 def _chosen(request: ServiceRequest) -> ChosenModel:
     return ChosenModel(reference=request.reference, version=request.version, follows=request.follows)
+
+
+def _needs_size(running: Service, request: ServiceRequest) -> bool:
+    """Return whether a running service gets a size for the rate of the request: the rate or the version is
+    another one."""
+    sized_for = running.size.version if running.size is not None else ""
+    return bool(request.rate) and (request.rate, request.version.id) != (running.rate, sized_for)
 
 
 def _check_owner(service: Service, request: ServiceRequest) -> None:

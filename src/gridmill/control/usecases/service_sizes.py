@@ -11,16 +11,19 @@ from gridmill.control.steps.service_sizes import (
     place_of,
     running_calibration,
 )
-from gridmill.control.steps.services import live_attempt
+from gridmill.control.steps.services import job_run_of, live_attempt
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact
+from gridmill.domain.footprint import REPLICA_BYTES
 from gridmill.domain.frozen import replace
+from gridmill.domain.run import Attempt
 from gridmill.domain.service import (
     CALIBRATION_CPUS,
     Service,
     calibration_pipeline,
     has_own_code,
+    memory_needed,
     why_not_served,
 )
 from gridmill.domain.service_canary import why_no_room
@@ -34,7 +37,8 @@ from gridmill.domain.service_size import (
     size_for_range,
     size_for_rate,
 )
-from gridmill.errors import CapacityError, ConflictError, InputError
+from gridmill.errors import ConflictError, InputError
+from gridmill.scheduler.snapshot import Snapshot
 
 
 class ServiceSizeUseCases(UseCases):
@@ -109,22 +113,68 @@ class ServiceSizeUseCases(UseCases):
             raise not_calibrated(version)
         return calibration
 
-    def _resized(
-        self, transaction: Transaction, service: Service, replicas: int, least_replicas: int
+    def _sized_for(
+        self,
+        transaction: Transaction,
+        service: Service,
+        rate: float,
+        replicas: int | None,
+        least_replicas: int | None,
     ) -> Service:
-        """Return a running service with another range of replicas, within the CPUs and the memory of its
-        attempt. Raises CapacityError, ConflictError if the version is not calibrated."""
+        """Return a running service with the size for another rate or another range of replicas, which fits
+        into the free part of its pod. With another rate alone, a range stays as it is. Raises CapacityError,
+        ConflictError if the version is not calibrated."""
         place = place_of(self._ledger, service.resource, service.name)
+        if has_stages(self._control.catalog, fetch_artifact(self._control.catalog, service.version)):
+            raise not_measured(service.version)
         calibration = self._calibration(service.version, place)
+        if replicas is None and service.scaling is not None:
+            replicas, least_replicas = service.replicas, service.scaling.least
         attempt = live_attempt(transaction, service)
-        given = attempt.given if attempt is not None else place.room
-        room = Amounts(cpus=given.cpus or place.pod.cpus, memory_bytes=given.memory_bytes)
-        try:
-            size = size_for_range(calibration, 0.0, replicas, room, f"service {service.name}")
-        except CapacityError as error:
-            hint = f"Stop it, and start it with --replicas {least_replicas}..{replicas}. {error.hint}"
-            raise CapacityError(error.message, hint=hint, place=error.place) from error
-        return with_size(service, size, calibration, least_replicas)
+        room = place.room if attempt is None else _room_in_pod(self._ledger.snapshot, attempt)
+        extra_bytes = memory_needed(service, service.replicas, 0) - memory_needed(
+            replace(service, features={}, canary_bytes=0), service.replicas, 0
+        )
+        room = replace(room, memory_bytes=max(0, room.memory_bytes - extra_bytes))
+        size = sized(calibration, rate, replicas or 0, least_replicas, room, f"the pod of {service.name}")
+        return with_size(replace(service, rate=rate or service.rate), size, calibration, least_replicas)
+
+    def _give(self, transaction: Transaction, service: Service) -> None:
+        """Give the running attempt of a service, and its next attempts, the CPUs and the memory of its size.
+        The running attempt keeps what it has, because its old replicas use it until the update is in
+        effect."""
+        job_run, attempt = job_run_of(transaction, service), live_attempt(transaction, service)
+        if job_run is None or service.size is None:
+            return
+        needed = Amounts(
+            cpus=service.size.cpus, memory_bytes=memory_needed(service, service.replicas, REPLICA_BYTES)
+        )
+        job = replace(job_run.job, cpus=needed.cpus, memory_bytes=needed.memory_bytes)
+        transaction.put(replace(job_run, job=job, sizing=replace(job_run.sizing, amounts=needed)))
+        if attempt is None:
+            return
+        given = replace(
+            attempt.given,
+            cpus=max(needed.cpus, attempt.given.cpus),
+            memory_bytes=max(needed.memory_bytes, attempt.given.memory_bytes),
+        )
+        transaction.put(replace(attempt, given=given, asked_cpus=max(needed.cpus, attempt.asked_cpus)))
+
+
+def _room_in_pod(snapshot: Snapshot, attempt: Attempt) -> Amounts:
+    """Return the CPUs and the memory of the pod of an attempt that its other attempts leave."""
+    deployment = snapshot.deployments.get(attempt.deployment_id)
+    pods = deployment.pods if deployment is not None else ()
+    capacity = next((one.capacity for one in pods if one.id == attempt.pod_id), attempt.given)
+    others = [
+        one.given
+        for one in snapshot.attempts.values()
+        if one.pod_id == attempt.pod_id and one.id != attempt.id
+    ]
+    return Amounts(
+        cpus=max(0.0, capacity.cpus - sum(one.cpus for one in others)),
+        memory_bytes=max(0, capacity.memory_bytes - sum(one.memory_bytes for one in others)),
+    )
 
 
 def sized(

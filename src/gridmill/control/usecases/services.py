@@ -213,6 +213,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         model: str = "",
         replicas: int | None = None,
         least_replicas: int | None = None,
+        rate: float = 0.0,
         port: int = 0,
         settings: ServiceSettings = NO_SETTINGS,
         canary: str = "",
@@ -223,6 +224,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         if replicas is not None:
             check_replicas(replicas)
         check_range(replicas or 0, least_replicas)
+        check_rate(rate)
         check_port(port)
         self._check_settings(name, settings)
         check_percent(weight_percent)
@@ -248,6 +250,7 @@ class ServiceUseCases(ServiceSizeUseCases):
                 features,
                 replicas=replicas,
                 least_replicas=least_replicas,
+                rate=rate,
                 port=port,
                 settings=settings,
                 second=second,
@@ -264,6 +267,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         *,
         replicas: int | None,
         least_replicas: int | None,
+        rate: float,
         port: int,
         settings: ServiceSettings,
         second: ChosenModel | None = None,
@@ -272,7 +276,7 @@ class ServiceUseCases(ServiceSizeUseCases):
     ) -> Service:
         """Change a running service, and return its record. With `may_replace`, the change may replace a
         change that is not in effect. Raises InputError, CapacityError, ConflictError."""
-        after = self._updated(transaction, service, chosen, replicas, least_replicas)
+        after = self._updated(transaction, service, chosen, replicas, least_replicas, rate)
         definition = features.definition if features is not None else None
         after = self._with_canary(after, second, definition, percent, transaction.now)
         if features is not None:
@@ -286,6 +290,8 @@ class ServiceUseCases(ServiceSizeUseCases):
         check_room(transaction, service, after)
         if after.generation != service.generation and not service.is_in_effect and not may_replace:
             raise not_in_effect(service)
+        if after.size != service.size:
+            self._give(transaction, after)
         self._change(transaction, service, after)
         return after
 
@@ -326,6 +332,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         chosen: ChosenModel | None,
         replicas: int | None,
         least_replicas: int | None,
+        rate: float,
     ) -> Service:
         after = service
         if chosen is not None:
@@ -335,13 +342,16 @@ class ServiceUseCases(ServiceSizeUseCases):
                 service, chosen.version, chosen.follows, chosen.reference, transaction.now
             )
         present = (service.replicas, service.scaling.least if service.scaling is not None else None)
-        if replicas is None or (replicas, least_replicas) == present:
+        if not rate and (replicas is None or (replicas, least_replicas) == present):
             return after
-        if least_replicas is not None:
-            after = self._resized(transaction, after, replicas, least_replicas)
+        if rate or least_replicas is not None:
+            sized = self._sized_for(transaction, after, rate, replicas, least_replicas)
+            if sized == service:
+                return service
+            after = sized
         else:
-            self._check_memory(transaction, service, replicas)
-            after = replace(after, replicas=replicas, scaling=None)
+            self._check_memory(transaction, service, replicas or 0)
+            after = replace(after, replicas=replicas or 0, scaling=None)
         return replace(after, generation=service.generation + 1, changed=transaction.now)
 
     def _with_canary(
