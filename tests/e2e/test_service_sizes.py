@@ -1,6 +1,7 @@
 """A service that is sized by a measurement, and whose replicas follow the load."""
 
 import json
+import socket
 
 import pytest
 
@@ -64,5 +65,16 @@ def test_a_service_is_sized_by_a_measurement_that_is_kept_and_scales_to_zero(pla
     assert (grown["state"], grown["ready"], grown["service"]["rate"]) == ("running", 2, 30)
     assert grown["service"]["size"]["memory_bytes"] > service["size"]["memory_bytes"]
     assert grown["service"]["run_id"] == service["run_id"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        refused = place.gridmill("update", "service", "rain", "--port", port, "--max-batch", "7")
+        assert refused.returncode != 0
+        assert port in refused.stderr
+    with Load(service["port"], BODY, clients=2) as load:
+        back = place.json("rollback", "service", "rain")
+        load.wait_for_more(20)
+    assert (load.failures, set(load.statuses)) == ([], {200})
+    assert (back["state"], back["service"]["port"]) == ("running", service["port"])
+    assert back["service"]["settings"]["max_batch"] is None
     assert place.json("stop", "service", "rain")["state"] == "stopped"
     assert eventually(lambda: json.dumps(place.json("show", "service", "rain")["state"]) == '"stopped"')

@@ -21,7 +21,7 @@ from gridmill.domain.run import JobRun
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 from gridmill.stores.memory import make as make_memory
-from gridmill.testing.fake_use_cases import parallel_attempt
+from gridmill.testing.fake_advising import parallel_attempt
 from gridmill.testing.faults import FaultScript, FaultyStore
 from gridmill.testing.simulated_site import Behaviour, Execution
 from gridmill.testing.simulation import Simulation

@@ -16,7 +16,9 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import AttemptOrder, Event
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.promotion import PROMOTION, PromotionMeasurement, PromotionSpec, PromotionState
+from gridmill.domain.resource import Resource
 from gridmill.domain.run import Run
+from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.states import JobState, RunState
 from gridmill.errors import ConflictError
 from gridmill.ports.store import Put
@@ -142,6 +144,39 @@ def test_a_service_follows_only_after_the_approval_and_a_rollback_returns(
     until_service(grid, cases, lambda view: is_running(view) and view.service.version == "w/m@1")
     states = [one.body["state"] for one in events(grid, run)]
     assert states == ["waits for approval", "moved", "rolled back"]
+
+
+def test_a_service_follows_a_promotion_by_a_canary_that_waits_until_a_user_promotes_it(
+    grid: Simulation, cases: Cases
+) -> None:
+    cases.set_alias(alias("champion", 1))
+    cases.configure_resource(Resource(name="servers", type=JobKind.SERVICE, cpus=2.0))
+    settings = ServiceSettings(follow_percent=20.0)
+    cases.start_service("rain", model=CHAMPION, resource="servers", settings=settings)
+    until_service(grid, cases, is_running)
+    newer(grid, 2)
+    compared(grid)
+    assert champion(grid).number == 2
+    view = until_service(grid, cases, lambda view: is_running(view) and view.service.canary == "w/m@2")
+    (order,) = (one for one in grid.world.orders.values() if one.name == "rain")
+    assert {one.label: one.weight for one in order.versions} == {"w/m@1": 80.0, "w/m@2": 20.0}
+    assert view.promotion is not None
+    assert view.promotion.state is PromotionState.MOVED
+    # the canary waits, whatever happens to other aliases
+    cases.set_alias(alias("other", 1))
+    assert not grid.run_until(lambda: not cases.service("rain").service.canary, at_most_steps=50)
+    cases.promote_service("rain")
+    view = until_service(grid, cases, is_running)
+    service = view.service
+    assert (service.version, service.canary, service.follows) == ("w/m@2", "", CHAMPION)
+    # the next promotion is a canary again
+    newer(grid, 3)
+    compared(grid)
+    until_service(grid, cases, lambda view: is_running(view) and view.service.canary == "w/m@3")
+    # without a canary, the alias returns and the service keeps its version
+    cases.rollback_alias(CHAMPION)
+    view = until_service(grid, cases, lambda view: is_running(view) and not view.service.canary)
+    assert (champion(grid).number, view.service.version) == (2, "w/m@2")
 
 
 def test_a_version_that_was_rolled_back_is_not_compared_again(grid: Simulation, cases: Cases) -> None:

@@ -15,9 +15,11 @@ from gridmill.domain.job import Job, JobKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.resource import Resource
 from gridmill.domain.service import CALIBRATION_JOB, ServiceState
+from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.service_size import CALIBRATION, Calibration, LoadPoint, ServicePlan
 from gridmill.domain.service_spec import ServiceSpec
 from gridmill.domain.states import AttemptState, Cause, JobState, RunState
+from gridmill.domain.views import PlannedJob
 from gridmill.errors import CapacityError, ConflictError, InputError
 from gridmill.machine_type import machine_type
 from gridmill.ports.store import Put
@@ -269,6 +271,43 @@ def test_a_declared_rate_is_measured_and_another_declared_rate_or_range_resizes_
     assert run_job(grid, cases, model="w/m@2", rate=900.0, count="0..2") is JobState.UNCHANGED
     measured = [one for one in grid.world.executions if one.order.job.name == CALIBRATION_JOB]
     assert len(measured) == 2
+
+
+def test_a_plan_shows_what_the_service_takes_and_that_nothing_changes(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+
+    def plan(**fields: object) -> PlannedJob:
+        spec = ServiceSpec(**fields)  # type: ignore[arg-type]
+        return cases.plan_run(Pipeline(name="p", jobs=(Job(name="rain", service=spec),))).jobs[0]
+
+    unknown = plan(model="w/m@1", rate=900.0)
+    assert unknown.sizing.why == (
+        "service rain: replicas, CPUs and memory for 900 requests/s are unknown until w/m@1 is measured",
+    )
+    assert (unknown.ends, unknown.unchanged) == (None, False)
+    assert plan(model="w/m@1", count="2").sizing.why == (
+        "service rain: takes 2 replicas, 2 CPUs, 576 MiB, estimated",
+    )
+    planned(grid, cases, rate=1.0)
+    known = plan(model="w/m@1", rate=900.0)
+    assert (known.sizing.amounts.cpus, known.sizing.amounts.memory_bytes) == (1.3, 432 * MIB)
+    assert known.sizing.why[0].startswith(
+        "service rain: takes 2 replicas, 1.3 CPUs, 432 MiB for 900 requests/s, expected p99 "
+    )
+    assert "cannot serve 9,000,000 requests/s" in plan(model="w/m@1", rate=9e6).problem
+    run_job(grid, cases, model="w/m@1", rate=900.0)
+    same = plan(model="w/m@1", rate=900.0)
+    assert (same.unchanged, same.reason, same.ends) == (True, "service rain is as declared", 0.0)
+    assert same.sizing.why == ("service rain: has 2 replicas, 1.3 CPUs, 432 MiB",)
+    other = plan(model="w/m@1", rate=900.0, settings=ServiceSettings(max_batch=7))
+    assert (other.unchanged, other.reason) == (
+        False,
+        "service rain serves w/m@1 already; other settings would be updated",
+    )
+    assert not plan(model="w/m@2", rate=900.0).unchanged
+    assert not plan(model="w/m@1", rate=200.0).unchanged
 
 
 def test_a_new_version_without_a_calibration_has_no_memory_limit(both: tuple[Simulation, Cases]) -> None:

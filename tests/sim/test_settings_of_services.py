@@ -4,6 +4,7 @@ import hashlib
 
 import pytest
 from test_services import cases, grid, is_running, running_execution, started, until
+from test_versions import alias
 
 from gridmill.control.usecases.service import Service as Cases
 from gridmill.domain.service import ServiceState
@@ -96,3 +97,54 @@ def test_a_stopped_service_keeps_its_keys(grid: Simulation, cases: Cases) -> Non
     cases.start_service("rain")
     until(grid, cases, is_running)
     assert [line.split()[1] for line in order_now(grid).api_keys or ()] == ["shop", "app"]
+
+
+def test_an_update_of_settings_that_does_not_take_effect_is_rolled_back(
+    grid: Simulation, cases: Cases
+) -> None:
+    started(grid, cases, settings=ServiceSettings(max_batch=32))
+    cases.update_service("rain", model="w/m@2")
+    before = until(grid, cases, is_running).service
+    grid.world.taken_ports.add(8124)
+    cases.update_service("rain", port=8124, settings=ServiceSettings(max_batch=64))
+    until(grid, cases, lambda view: view.state is ServiceState.FAILING)
+    # another change of settings is refused until the rollback
+    with pytest.raises(ConflictError, match=r"not in effect yet: port 8124 is taken"):
+        cases.update_service("rain", settings=ServiceSettings(max_batch=16))
+    cases.rollback_service("rain")
+    after = until(grid, cases, is_running).service
+    assert (after.version, after.port, after.settings) == (before.version, before.port, before.settings)
+    assert (order_now(grid).port, order_now(grid).max_batch) == (before.port, 32)
+    # the update that is in effect now was the rollback, so that the next one returns to the version before
+    cases.rollback_service("rain")
+    assert until(grid, cases, is_running).service.version == "w/m@1"
+
+
+def test_a_rollback_of_a_version_with_settings_returns_both_and_keeps_the_keys(
+    grid: Simulation, cases: Cases
+) -> None:
+    before = started(grid, cases).service
+    grid.world.broken.add("w/m@2")
+    cases.update_service("rain", model="w/m@2", settings=ServiceSettings(max_batch=64))
+    until(grid, cases, lambda view: view.state is ServiceState.FAILING)
+    cases.add_service_key("rain", "shop")
+    cases.rollback_service("rain")
+    after = until(grid, cases, is_running).service
+    assert (after.version, after.settings.max_batch) == ("w/m@1", before.settings.max_batch)
+    assert after.settings.require_keys
+    assert [one.name for one in after.keys] == ["shop"]
+
+
+def test_a_service_that_follows_an_alias_goes_back_to_the_version_and_not_to_old_settings(
+    grid: Simulation, cases: Cases
+) -> None:
+    cases.set_alias(alias("champion", 1))
+    started(grid, cases, "w/m@champion")
+    cases.update_service("rain", settings=ServiceSettings(max_batch=64))
+    until(grid, cases, is_running)
+    grid.world.broken.add("w/m@2")
+    cases.set_alias(alias("champion", 2))
+    until(grid, cases, lambda view: view.state is ServiceState.FAILING)
+    cases.rollback_service("rain")
+    after = until(grid, cases, is_running).service
+    assert (after.version, after.settings.max_batch) == ("w/m@1", 64)

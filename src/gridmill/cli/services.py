@@ -331,9 +331,11 @@ def rollback(
 ) -> None:
     """Remove the canary of a service. Without a canary, return to the version before the last update.
 
-    No request fails. After it has returned to a version, the service follows no alias. To follow one again:
-    gridmill update service NAME --model PIPELINE/JOB@ALIAS. For the alias of a model, refuse the version that
-    waits for approval; without one, return to the version before the last move by a comparison.
+    No request fails. If the last update is not in effect, the settings and the size before it also return;
+    an update of these alone leaves the version as it is. After it has returned to a version, the service
+    follows no alias. To follow one again: gridmill update service NAME --model PIPELINE/JOB@ALIAS. For the
+    alias of a model, refuse the version that waits for approval; without one, return to the version before
+    the last move by a comparison.
     """
     with session(context) as client:
         if noun is Promotable.MODEL:

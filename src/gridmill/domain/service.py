@@ -21,6 +21,7 @@ from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, with_
 from gridmill.domain.service_size import ServiceSize, memory_for
 from gridmill.domain.service_spec import DRAIN_SECONDS, ServiceSpec
 from gridmill.domain.service_succession import NO_SUCCESSION, Succession
+from gridmill.domain.service_terms import ServiceTerms
 from gridmill.domain.serving import (
     MOST_OPEN,
     NO_UPSTREAM,
@@ -125,8 +126,9 @@ class Service:
     `declared_by` is the id of the last job of a run (`pipeline-7/job`) that has started, updated or confirmed
     the service, because its pipeline declares it; empty if no pipeline declares it.
 
-    `drifting` are the versions whose requests drift. `report` is the last report of the process of the
-    service, which belongs to the attempt `reported_by`.
+    `terms_before` are the settings and the size to which `rollback` returns if the newest update does not
+    take effect. `drifting` are the versions whose requests drift. `report` is the last report of the process
+    of the service, which belongs to the attempt `reported_by`.
     `route` is the router if the replicas run at another site; None if they run at the site `local` and accept
     connections at the address of the service themselves. `serving_job` is the job of the run whose replicas
     get the requests. `succession` is the change to another rented machine. Times are Unix times in seconds.
@@ -171,6 +173,7 @@ class Service:
     features_before: tuple[FeatureDefinition, ...] = ()
     declared_by: str = ""
     drifting: tuple[DriftPeriod, ...] = ()
+    terms_before: ServiceTerms | None = None
 
     @property
     def drift(self) -> DriftPeriod | None:

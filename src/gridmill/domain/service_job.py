@@ -6,12 +6,13 @@ from pathlib import PurePath
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job, JobKind
+from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.resource import default_name
 from gridmill.domain.run import JobRun, Run
-from gridmill.domain.service import Service, ServiceState
+from gridmill.domain.service import Service, ServiceState, alias_followed
 from gridmill.domain.service_features import FeatureDefinition
-from gridmill.domain.service_settings import ServiceSettings
+from gridmill.domain.service_settings import ServiceSettings, merged
 from gridmill.domain.service_spec import ServiceSpec, read_replicas
 from gridmill.domain.states import JobState
 
@@ -111,6 +112,44 @@ def request_of(
         project=run.project,
         measured=measured,
     )
+
+
+def is_as_declared(service: Service, job: Job, version: Artifact | None, pipeline: Pipeline) -> bool:
+    """Return whether a running service is as a job declares it, so that a run changes nothing. `version` is
+    the version that the job would request; None if it is unknown."""
+    spec = spec_of(job)
+    replicas, least = read_replicas(spec.count)
+    if version is None or needs_size(service, spec.rate, replicas, least, version.id):
+        return False
+    present = (service.replicas, service.scaling.least if service.scaling is not None else None)
+    settings = merged(service.settings, _with_folder(spec.settings, pipeline.folder))
+    return (
+        (service.version, service.settings, service.project) == (version.id, settings, pipeline.project)
+        and service.follows == follows_of(job, version)
+        and service.resource == (job.resource or "")
+        and spec.port in (0, service.port)
+        and (not replicas or (replicas, least) == present)
+        and service.is_in_effect
+    )
+
+
+def needs_size(
+    service: Service | None, rate: float, replicas: int, least_replicas: int | None, version: str
+) -> bool:
+    """Return whether a service gets a size by measurement when it is requested with this rate, or with this
+    range of replicas: the service does not run, or its rate, its version or its range is another one."""
+    if service is None:
+        return bool(rate) or least_replicas is not None
+    sized_for = service.size.version if service.size is not None else ""
+    present = service.scaling.least if service.scaling is not None else None
+    has_other_range = least_replicas is not None and (replicas, least_replicas) != (service.replicas, present)
+    return has_other_range or (bool(rate) and (rate, version) != (service.rate, sized_for))
+
+
+def follows_of(job: Job, version: Artifact) -> str:
+    """Return the alias that the service of a job follows; empty if it follows none."""
+    model = spec_of(job).model
+    return alias_followed(model, version) if "/" in model else ""
 
 
 def _with_folder(settings: ServiceSettings, folder: str) -> ServiceSettings:

@@ -114,6 +114,7 @@ class Services(Protocol):
     def rollback_service(self, name: str) -> ServiceView:
         """Remove the canary of a service, or return to the version before its last update.
 
+        If the last update is not in effect, the service also returns to the settings and the size before it.
         After it has returned to a version, the service follows no alias. Raises ConflictError if there is no
         version before or the service does not run, NotFoundError.
         """

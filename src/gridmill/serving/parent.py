@@ -73,6 +73,7 @@ class Parent:
         self._failures, self._failed_at = 0, 0.0
         self._start_at = 0.0
         self._problem = ""
+        self._refused: ServiceOrder | None = None
         self._last_failure = ""
         self._last_failure_at: float | None = None
         self._started_at = time.time()
@@ -177,8 +178,10 @@ class Parent:
             if _is_elsewhere(order, self._newest, self._port()):
                 self._move_to(order)
         except (InputError, UnavailableError) as error:
-            self._problem = explained(error)
+            # the replicas go on with the order before, which must not hide the problem
+            self._problem, self._refused = explained(error), order
             return
+        self._refused = None
         self._newest = self._target = order
         self._scaler.follow(order, time.monotonic())
         self._failures, self._start_at = 0, 0.0
@@ -267,7 +270,7 @@ class Parent:
         """Remember the newest order as the working order when all its replicas are ready."""
         if self._target is self._newest and self._is_in_effect():
             self._working = self._newest
-            self._problem = ""
+            self._problem = self._problem if self._refused is not None else ""
 
     def _is_in_effect(self) -> bool:
         now = time.monotonic()
@@ -279,7 +282,7 @@ class Parent:
         ready = any(one.state == ReplicaState.READY for one in self._replicas.values())
         if self._is_stopping:
             return ServiceState.DRAINING
-        if self._views.problem(self._target):
+        if self._refused is not None or self._views.problem(self._target):
             return ServiceState.FAILED
         if self._target is not self._newest or (self._failures >= self._newest.max_failures and not ready):
             return ServiceState.FAILED
@@ -296,7 +299,7 @@ class Parent:
             name=self._newest.name,
             state=state,
             generation=self._working.generation if self._working is not None else 0,
-            seen_generation=self._newest.generation,
+            seen_generation=(self._refused or self._newest).generation,
             address=f"unix:{socket_path}" if socket_path else f"{scheme}://{shown}:{port}",
             host=host,
             port=port,

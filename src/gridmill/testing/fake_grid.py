@@ -40,9 +40,9 @@ from gridmill.ports.logs import LogQuery
 from gridmill.ports.pages import PAGE_ITEMS, Page, cut_page, page_by_names, page_request
 from gridmill.ports.usecase import ResponseForm, Role, UseCase
 from gridmill.ports.usecases import USE_CASES
+from gridmill.testing.fake_advising import FakeAdvising
 from gridmill.testing.fake_secrets import FakeSecrets
 from gridmill.testing.fake_use_cases import (
-    FakeAdvising,
     FakeAlterations,
     FakeSharing,
     FakeSites,

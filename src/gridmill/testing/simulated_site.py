@@ -191,6 +191,7 @@ class SimulatedWorld:
         self.given: dict[str, Amounts] = {}
         """The CPUs and the memory of attempts of services by the last update."""
         self.broken: set[str] = set()
+        self.taken_ports: set[int] = set()
 
     def nodes(self) -> tuple[Node, ...]:
         """Returns the nodes that the test has set."""
@@ -447,7 +448,8 @@ class SimulatedWorld:
             return
         self.orders[attempt_id] = order
         label, now = order.versions[0].label if order.versions else "", self.clock.now()
-        fails = any(one.label in self.broken for one in order.versions)
+        taken = order.port in self.taken_ports
+        fails = taken or any(one.label in self.broken for one in order.versions)
         generation = (before.generation if before is not None else 0) if fails else order.generation
         replica = ReplicaReport(
             number=1,
@@ -470,7 +472,7 @@ class SimulatedWorld:
             started_at=now,
             written_at=now,
             replicas=(replica,) * order.replicas,
-            problem=f"{label} cannot be loaded" if fails else "",
+            problem=f"port {order.port} is taken" if taken else f"{label} cannot be loaded" if fails else "",
         )
         pod.journal_event(execution.order, now, EventType.REPORT, {"report": to_builtins(report)})
 

@@ -17,8 +17,8 @@ from gridmill.scheduler.advice import advise as advised
 from gridmill.sdk.client import Client
 from gridmill.sdk.discovery import OpenGrid, home_settings
 from gridmill.sdk.grid_http import over_tcp
+from gridmill.testing.fake_advising import ADVISED, known_of, parallel_attempt
 from gridmill.testing.fake_grid import FakeGrid
-from gridmill.testing.fake_use_cases import ADVISED, known_of, parallel_attempt
 
 
 class Learning(FakeGrid):

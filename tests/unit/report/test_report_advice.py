@@ -6,7 +6,7 @@ import pytest
 from tests.kit.report_views import HOSTILE
 
 from gridmill.report.render import advice_chart, is_worth_it
-from gridmill.testing.fake_use_cases import ADVISED, FakeAdvising
+from gridmill.testing.fake_advising import ADVISED, FakeAdvising
 
 
 def test_the_picture_has_the_law_its_band_and_every_attempt() -> None:

@@ -21,7 +21,7 @@ from gridmill.jobs.child_processes import CpuTotals
 from gridmill.jobs.prediction.swarm import ShardDone, ShardTiming, add_up
 from gridmill.scheduler.advice import advise
 from gridmill.scheduler.history import PROBE
-from gridmill.testing.fake_use_cases import known_of
+from gridmill.testing.fake_advising import known_of
 
 ROWS = 32_768
 NUMBERS = (1, 2, 4, 8, 16, 32)

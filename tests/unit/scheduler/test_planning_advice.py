@@ -11,7 +11,7 @@ from gridmill.domain.advice import Advice, Bottleneck, ScalingLawKind
 from gridmill.domain.resource import MeasuredUse, Measurement
 from gridmill.scheduler.advice import advise
 from gridmill.scheduler.history import PROBE
-from gridmill.testing.fake_use_cases import known_of, parallel_attempt
+from gridmill.testing.fake_advising import known_of, parallel_attempt
 
 
 def advice_on(*measured: Measurement, cpus: float = 8.0, shards: int | None = None) -> Advice:

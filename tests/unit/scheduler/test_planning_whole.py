@@ -18,7 +18,7 @@ from gridmill.scheduler.advice import AdviceInput, advise
 from gridmill.scheduler.gang_results import parallel_of_swarm, parallel_of_whole, use_of_whole
 from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.splitting import cut_job
-from gridmill.testing.fake_use_cases import parallel_attempt
+from gridmill.testing.fake_advising import parallel_attempt
 
 JOB = Job(name="features", dataset=DatasetSpec(basis=Basis(table="rows", time="t", entity=("user",))))
 GATHERED = MeasuredUse(wall_seconds=2.0, cpu_seconds=1.0, peak_memory_bytes=100 * MIB, disk_seconds=0.5)

@@ -13,7 +13,7 @@ from gridmill.domain.resource import Sizing, default_resource
 from gridmill.errors import PipelineError
 from gridmill.scheduler.history import PROBE, MeasurementHistory
 from gridmill.scheduler.sizing import size_job
-from gridmill.testing.fake_use_cases import parallel_attempt
+from gridmill.testing.fake_advising import parallel_attempt
 
 TEXT = """
 pipeline: weather

@@ -24,6 +24,7 @@ from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.provenance import FIRST
 from gridmill.domain.run import JobRun, Run
+from gridmill.domain.service_job import spec_of
 from gridmill.domain.states import JobState, RunState
 from gridmill.domain.version_manifest import problem_text
 from gridmill.errors import GridmillError, StorageError, explained
@@ -33,11 +34,13 @@ from gridmill.ports.storage import Storage
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseDecision:
     """The prediction for one job: the version that would be restored (None if the job would execute), the
-    reason, and the problem that would make the job fail, as far as it can be seen in the files."""
+    reason, and the problem that would make the job fail, as far as it can be seen in the files. `serves` is
+    the version that a job of a service would request; None if it is unknown."""
 
     version: Artifact | None = None
     reason: str = ""
     problem: str = ""
+    serves: Artifact | None = None
 
 
 def unchanged_jobs(
@@ -130,7 +133,9 @@ def _decide_reuse(
     except GridmillError as error:
         return ReuseDecision(problem=explained(error))
     if job_run.job.starts_service:
-        return ReuseDecision(reason=service_job_reason(catalog, job_run.job))
+        model = spec_of(job_run.job).model
+        serves = next((one.artifact for one in inputs if one.name == model), None)
+        return ReuseDecision(reason=service_job_reason(catalog, job_run.job), serves=serves)
     ruled = job_run.job.why_executed(scheduled=run.scheduled)
     same = restorable(catalog, job_run, now) if not ruled else None
     if same is not None and same.id not in broken:

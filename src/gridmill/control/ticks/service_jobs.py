@@ -16,7 +16,7 @@ from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.pipeline import place_message
 from gridmill.domain.run import JobRun, Run
-from gridmill.domain.service import ROUTE, Service, ServiceState, alias_followed, state_of
+from gridmill.domain.service import ROUTE, Service, ServiceState, state_of
 from gridmill.domain.service_features import FeatureDefinition, FeatureSettings, check_sent_features
 from gridmill.domain.service_job import (
     RequestOutcome,
@@ -24,6 +24,7 @@ from gridmill.domain.service_job import (
     ServiceRequest,
     decide_service_job,
     failed,
+    follows_of,
     request_of,
     service_name,
     spec_of,
@@ -156,7 +157,7 @@ def _wanted(turn: _Turn) -> _Wanted:
     version = next((one.artifact for one in inputs if one.name == model), None)
     if version is None:
         raise InputError(f"job {model!r} has made no version", place="model")
-    follows = alias_followed(model, version) if "/" in model else ""
+    follows = follows_of(turn.job_run.job, version)
     if follows:
         return _Wanted(version=find_version(catalog, follows), reference=model, follows=follows)
     return _Wanted(version=version, reference=version.id)

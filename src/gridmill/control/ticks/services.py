@@ -41,6 +41,7 @@ from gridmill.domain.service import (
 )
 from gridmill.domain.service_canary import why_no_room, with_canary, without_canary
 from gridmill.domain.service_features import CHECK_SECONDS, FeatureDefinition
+from gridmill.domain.service_rollback import with_terms_before
 from gridmill.domain.service_succession import Succession
 from gridmill.domain.states import JobState, RunState
 from gridmill.errors import GridmillError, NotFoundError, StorageError, UnavailableError, explained
@@ -232,6 +233,7 @@ def _follow(
         after = _refused(service, "", f"{service.follows} names another version: {explained(outdated)}")
     if after is service:
         return
+    after = with_terms_before(service, after)
     transaction.put(after)
     if after.generation != service.generation:
         named = after.canary or after.version

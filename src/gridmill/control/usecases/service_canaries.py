@@ -8,6 +8,7 @@ from gridmill.control.usecases.service_keys import ServiceKeyUseCases
 from gridmill.domain.frozen import replace
 from gridmill.domain.service import Service, ServiceView, has_own_code
 from gridmill.domain.service_canary import promoted, without_canary
+from gridmill.domain.service_rollback import terms_to_restore, with_terms
 from gridmill.errors import ConflictError
 
 
@@ -25,11 +26,20 @@ class ServiceCanaryUseCases(ServiceKeyUseCases):
         return self.service(name)
 
     def rollback_service(self, name: str) -> ServiceView:
-        """Remove the canary of a service, or return to the version before."""
+        """Remove the canary of a service, or return to the state before the last update."""
         with self._node.changing() as transaction:
             service = self._running_service(name)
             now = transaction.now
-            after = without_canary(service, now) if service.canary else self._version_before(service, now)
+            terms = terms_to_restore(service)
+            if service.canary:
+                after = without_canary(service, now)
+            elif terms is not None and terms.version == service.version:
+                after = replace(service, generation=service.generation + 1, changed=now)
+            else:
+                after = self._version_before(service, now)
+            if terms is not None and terms.version == after.version:
+                after = with_terms(after, terms)
+                self._check_port_is_free(after)
             self._change(transaction, service, after)
         return self.service(name)
 

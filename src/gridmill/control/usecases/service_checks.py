@@ -45,7 +45,7 @@ def not_in_effect(service: Service) -> ConflictError:
     return ConflictError(
         f"the update of service {service.name!r} to {service.version} (generation {service.generation}) is "
         f"not in effect yet{why}",
-        hint=f"Wait for it (gridmill show service {service.name}), or return to the version before: gridmill "
+        hint=f"Wait for it (gridmill show service {service.name}), or return to the state before: gridmill "
         f"rollback service {service.name}",
     )
 

@@ -13,7 +13,7 @@ from gridmill.control.usecases.service_checks import (
 )
 from gridmill.domain.frozen import replace
 from gridmill.domain.service import Service, check_trusted, has_own_code
-from gridmill.domain.service_job import RequestOutcome, ServiceRequest, pipeline_of_job
+from gridmill.domain.service_job import RequestOutcome, ServiceRequest, needs_size, pipeline_of_job
 from gridmill.domain.service_settings import check_settings, merged
 from gridmill.errors import ConflictError, UnavailableError
 
@@ -90,13 +90,7 @@ class ServiceJobUseCases(ServiceCanaryUseCases):
     def _measure(self, transaction: Transaction, running: Service | None, request: ServiceRequest) -> str:
         """Return the id of the run that measures the version first; empty if the version is measured, or need
         not be measured. Raises UnavailableError if the measurement has failed."""
-        least = request.least_replicas
-        needed = bool(request.rate) or least is not None
-        if running is not None:
-            present = running.scaling.least if running.scaling is not None else None
-            needed = least is not None and (request.replicas, least) != (running.replicas, present)
-            needed = needed or _needs_size(running, request)
-        if not needed or has_own_code(request.version):
+        if not _needs_size(running, request) or has_own_code(request.version):
             return ""
         place = place_of(self._ledger, request.resource, request.name)
         if calibration_of(self._ledger, request.version.id, place.machine) is not None:
@@ -113,11 +107,8 @@ def _chosen(request: ServiceRequest) -> ChosenModel:
     return ChosenModel(reference=request.reference, version=request.version, follows=request.follows)
 
 
-def _needs_size(running: Service, request: ServiceRequest) -> bool:
-    """Return whether a running service gets a size for the rate of the request: the rate or the version is
-    another one."""
-    sized_for = running.size.version if running.size is not None else ""
-    return bool(request.rate) and (request.rate, request.version.id) != (running.rate, sized_for)
+def _needs_size(running: Service | None, request: ServiceRequest) -> bool:
+    return needs_size(running, request.rate, request.replicas, request.least_replicas, request.version.id)
 
 
 def _check_owner(service: Service, request: ServiceRequest) -> None:

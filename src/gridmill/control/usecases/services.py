@@ -63,6 +63,7 @@ from gridmill.domain.service_features import (
     features_folder,
 )
 from gridmill.domain.service_keys import without_hashes
+from gridmill.domain.service_rollback import with_terms_before
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, check_settings, merged
 from gridmill.domain.site import LOCAL, Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, JobState
@@ -292,8 +293,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             raise not_in_effect(service)
         if after.size != service.size:
             self._give(transaction, after)
-        self._change(transaction, service, after)
-        return after
+        return self._change(transaction, service, after)
 
     def _defined(self, name: str, version: Artifact, change: ServiceSettings) -> FeatureDefinition | None:
         """Store the definition of the contextual features of a version, and return it. The result is None if
@@ -410,10 +410,12 @@ class ServiceUseCases(ServiceSizeUseCases):
                 place="replicas",
             )
 
-    def _change(self, transaction: Transaction, before: Service, after: Service) -> None:
+    def _change(self, transaction: Transaction, before: Service, after: Service) -> Service:
+        """Store a service after a change, send its order, and return its record."""
         outdated = outdated_pod(self._control.channels, before, live_attempts(transaction, before))
         if outdated is not None and after.generation != before.generation:
             raise outdated
+        after = with_terms_before(before, after)
         transaction.put(after)
         if after.generation != before.generation:
             canary = f", {after.canary_percent:g} % of it by {after.canary}," if after.canary else ""
@@ -424,6 +426,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             add_event(transaction, after, ServiceState.UPDATING, message)
             control = self._control
             send_order(control.catalog, control.storage, control.channels, transaction, after)
+        return after
 
     def stop_service(self, name: str) -> ServiceView:
         """Stop a service, and return immediately."""
