@@ -162,6 +162,12 @@ def test_a_service_follows_a_promotion_by_a_canary_that_waits_until_a_user_promo
     assert {one.label: one.weight for one in order.versions} == {"w/m@1": 80.0, "w/m@2": 20.0}
     assert view.promotion is not None
     assert view.promotion.state is PromotionState.MOVED
+    reports: list[tuple[object, ...]] = []
+    cases._render = lambda *parts: str(reports.append(parts))
+    cases.report("check-1")
+    ((_, shown, *_),) = reports
+    assert isinstance(shown, tuple)
+    assert [one.body["state"] for one in shown] == ["moved"]
     # the canary waits, whatever happens to other aliases
     cases.set_alias(alias("other", 1))
     assert not grid.run_until(lambda: not cases.service("rain").service.canary, at_most_steps=50)

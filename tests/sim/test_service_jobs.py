@@ -81,6 +81,11 @@ def test_a_run_starts_the_service_and_ends_when_it_answers(grid: Simulation, cas
     assert (view.service.version, view.service.replicas) == ("w/m@1", 2)
     assert view.service.declared_by == "p-1/rain"
     assert job.message == f"service rain serves w/m@1 at {view.url}"
+    reports: list[tuple[object, ...]] = []
+    cases._render = lambda *parts: str(reports.append(parts))
+    cases.start_service("other", model="w/m@2")
+    cases.report(run.id)
+    assert reports[0][-1] == (cases.service("rain"),)
 
 
 def test_a_second_run_without_a_change_changes_nothing(grid: Simulation, cases: Cases) -> None:

@@ -41,6 +41,7 @@ from gridmill.domain.job_log import LogLimits
 from gridmill.domain.pod_protocol import Event, ToPod
 from gridmill.domain.recovery import DECLARED
 from gridmill.domain.retention import DAY_SECONDS
+from gridmill.domain.service import ServiceView
 from gridmill.domain.site import ELSEWHERE, Site, SiteKind
 from gridmill.domain.views import RunView
 from gridmill.errors import (
@@ -521,8 +522,9 @@ def _render(
     before: RunView | None,
     logs: LogEnds,
     rented: tuple[str, ...],
+    services: tuple[ServiceView, ...],
 ) -> str:
     """Returns the rendered report of a run. The plug-in that renders reports is loaded by its name, so that
     its templates are loaded only when a report is requested."""
     render: Render = find("reports", "html")
-    return render(view, events, advice, before, logs, rented)
+    return render(view, events, advice, before, logs, rented, services)

@@ -423,6 +423,11 @@ def service_row(view: ServiceView) -> tuple[object, ...]:
     )
 
 
+def service_list(views: Sequence[ServiceView]) -> RenderableType:
+    """Return the table of services that `status` prints."""
+    return table(*HEAD, rows=[service_row(one) for one in views])
+
+
 def describe_service(view: ServiceView) -> Iterator[RenderableType]:
     """Yield the parts of the text of `show service`."""
     head = Text(view.service.name, style="bold")

@@ -16,11 +16,13 @@ from gridmill.cli.follow import display
 from gridmill.cli.invocation import invocation
 from gridmill.cli.leases import lease_line
 from gridmill.cli.render import run_table
+from gridmill.cli.services import promotion_text, service_list
 from gridmill.cli.session import Json, emit, print_sentence, session, settings_of, show
 from gridmill.cli.show import run_list, schedule_list
 from gridmill.domain.amounts import show_count
 from gridmill.domain.lease_cost import LeaseView
 from gridmill.domain.run import Run
+from gridmill.domain.service import ServiceState, ServiceView
 from gridmill.domain.states import FINISHED_RUNS
 from gridmill.domain.views import ClientView, RunView
 from gridmill.errors import InputError
@@ -74,9 +76,11 @@ def _grid(client: Client, as_json: bool) -> None:
     if client.reading:
         return _records(client, runs, leases, control.problems, as_json)
     schedules, backfills = client.list_schedules(), client.list_backfills()
-    farms = client.list_farms()
+    farms, services = client.list_farms(), _started(client)
+    compared = tuple(one for one in client.list_aliases() if one.promotion is not None)
     if as_json:
         output = {"control": control, "runs": runs, "schedules": schedules, "backfills": backfills}
+        output = {**output, "services": services, "aliases": compared}
         return emit({**output, "farms": farms, "leases": leases})
     kind = "ends when its last client ends" if control.embedded else f"at {control.address}"
     print_sentence(f"control node {control.version} (process {control.pid}, {kind}), home {control.home}")
@@ -102,6 +106,15 @@ def _grid(client: Client, as_json: bool) -> None:
         show(schedule_list(schedules))
     if backfills:
         show(backfill_list(backfills))
+    if services:
+        show(service_list(services))
+    for alias in compared:
+        print_sentence(f"alias {alias.id} {promotion_text(alias.id, alias.promotion)}")
+
+
+def _started(client: Client) -> tuple[ServiceView, ...]:
+    """Return the services that run or should run."""
+    return tuple(one for one in client.list_services() if one.state is not ServiceState.STOPPED)
 
 
 def _attends(client: ClientView) -> str:

@@ -14,6 +14,8 @@ from gridmill.errors import ConflictError, InputError
 
 PROMOTION = "promotion"
 """The name of the measurement in the details of a prediction."""
+PROMOTION_EVENT = "promotion"
+"""The type of the events of aliases that a comparison moves or keeps."""
 LEAST_ROWS = 100
 """The default for the smallest number of rows on which two versions are compared."""
 

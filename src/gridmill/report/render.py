@@ -44,6 +44,7 @@ from gridmill.domain.project import DEFAULT
 from gridmill.domain.remarks import Remark, remarks_of
 from gridmill.domain.run import Attempt, Run
 from gridmill.domain.run_failures import at_fault, failed_jobs, failed_parts, next_step, reason
+from gridmill.domain.service import ServiceView
 from gridmill.domain.sink_status import rejects_of, shifted_of
 from gridmill.domain.sql_statement import Given, worded
 from gridmill.domain.states import FINISHED_RUNS, JobState, RunState
@@ -60,6 +61,7 @@ from gridmill.report.jobs import (
     timeline_of,
 )
 from gridmill.report.models import SHOWN_MODELS, metric_table, model_pages, name_of, versions_of
+from gridmill.report.services import promotion_lines, service_rows
 from gridmill.report.svg import Axes, Point, Scale, Series, dot, figure, line_chart, tick_texts, ticks
 from gridmill.report.transfers import transfer_lines
 from gridmill.version import __version__
@@ -331,11 +333,13 @@ def render(
     before: RunView | None = None,
     logs: LogEnds = _NO_LOGS,
     rented: Sequence[str] = (),
+    services: Sequence[ServiceView] = (),
 ) -> str:
     """Return the HTML page of a run. `events` are the stored events of the run, from which learning curves
     are drawn. `advice` is the advice for the jobs of the run that have workers. `before` is an earlier run,
     whose metrics are compared with the metrics of this run. `logs` are the last lines of the logs of failed
-    attempts, by attempt id. `rented` are sentences about the cost and the problems of rented machines."""
+    attempts, by attempt id. `rented` are sentences about the cost and the problems of rented machines.
+    `services` are the services that the run has changed, or that serve its versions, as they are now."""
     models = versions_of(view, ArtifactKind.MODEL)
     predictions = versions_of(view, ArtifactKind.PREDICTION)
     tables = [one for one in _artifacts(view) if one.kind in (ArtifactKind.SINK, ArtifactKind.DATASET)]
@@ -362,6 +366,8 @@ def render(
         consequences=consequences(view),
         next_step=next_step(view),
         results=results(view),
+        promotions=promotion_lines(events),
+        services=service_rows(services),
         remarks=remarks[:SHOWN_REMARKS],
         more_remarks=max(0, len(remarks) - SHOWN_REMARKS),
         jobs=job_lines(view, events),

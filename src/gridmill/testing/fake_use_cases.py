@@ -46,6 +46,7 @@ from gridmill.domain.project import Project, ProjectView
 from gridmill.domain.promotion import approved, refused
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.schedule import Schedule
+from gridmill.domain.service import ServiceView
 from gridmill.domain.sink_overrides import Alterations, SinkChange, with_change
 from gridmill.domain.sink_status import LoadTask
 from gridmill.domain.site import Node, NodeView, Site, SiteKind
@@ -232,7 +233,20 @@ class FakeBackfills(FakeSchedules):
 
 
 @dataclass(slots=True)
-class FakeRenting(FakeBackfills):
+class FakeServices(FakeBackfills):
+    """Implements the methods of `gridmill.ports.services.Services` that show services. Services are added to
+    `kept_services`."""
+
+    kept_services: tuple[ServiceView, ...] = ()
+
+    def services(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[ServiceView]:
+        """See Services."""
+        request = page_request(tuple, "services", limit, cursor)
+        return page_by_names(request, self.kept_services, lambda one: (one.name,))
+
+
+@dataclass(slots=True)
+class FakeRenting(FakeServices):
     """Implements `gridmill.ports.grid.Renting`, `CloudAccounts` and `MachineImages`. Leases are added to
     `kept_leases`, offers to `kept_offers`, and images to `kept_images`."""
 

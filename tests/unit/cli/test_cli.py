@@ -15,8 +15,11 @@ from gridmill import __main__ as program
 from gridmill.cli.app import COMMANDS, load
 from gridmill.cli.examples import EXAMPLES
 from gridmill.cli.help import stored_help
-from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, Output
+from gridmill.domain.frozen import replace
 from gridmill.domain.pod_protocol import EventType
+from gridmill.domain.promotion import Promotion, PromotionMeasurement, PromotionState
+from gridmill.domain.service import Service, ServiceState, ServiceView
 from gridmill.domain.views import RunView
 from gridmill.errors import InputError
 from gridmill.sdk.client import Client
@@ -159,6 +162,31 @@ def test_plan_and_apply(cli: Cli) -> None:
     assert cli.json("plan", cli.file)["jobs"][1]["needs"] == ["first"]
     assert cli("apply", "-f", cli.file) == 0
     assert cli.out == "pipeline demo: 2 jobs\nskipped if nothing changed: first, second\n"
+
+
+def test_status_shows_services_that_were_started_and_the_comparisons_of_aliases(
+    cli: Cli,
+) -> None:
+    measured = PromotionMeasurement(candidate="w/m@2", serving="w/m@1", metric="rmse")
+    both = "w/m@2 has rmse 0.4, w/m@1 has 0.5"
+    waiting = Promotion(state=PromotionState.WAITING, measured=measured, reason=both)
+    cli.fake._aliases["w/m@champion"] = Alias(
+        id="w/m@champion", name="w/m", alias="champion", number=1, promotion=waiting
+    )
+    rain = Service(name="rain", model="w/m@1", version="w/m@1")
+    cli.fake.kept_services = (
+        ServiceView(service=rain, state=ServiceState.RUNNING, url="http://127.0.0.1:4000", ready=1),
+        ServiceView(service=replace(rain, name="old"), state=ServiceState.STOPPED),
+    )
+    assert cli("status") == 0
+    shown = " ".join(cli.out.split())
+    assert "rain running w/m@1" in shown
+    assert "old" not in shown
+    assert f"alias w/m@champion waits for approval: {both}" in shown
+    assert "gridmill promote model w/m@champion" in shown
+    status = cli.json("status")
+    assert [one["service"]["name"] for one in status["services"]] == ["rain"]
+    assert [one["id"] for one in status["aliases"]] == ["w/m@champion"]
 
 
 def test_status_of_the_grid_and_of_a_run(cli: Cli) -> None:

@@ -13,6 +13,7 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.pod_protocol import AttemptOutcome, Event
 from gridmill.domain.promotion import (
     PROMOTION,
+    PROMOTION_EVENT,
     AliasNow,
     Promotion,
     PromotionMeasurement,
@@ -22,9 +23,6 @@ from gridmill.domain.promotion import (
 )
 from gridmill.domain.run import JobRun
 from gridmill.ports.storage import Storage
-
-PROMOTION_EVENT = "promotion"
-"""The type of the events of aliases that a comparison moves or keeps."""
 
 
 def note_promotion(

@@ -30,6 +30,9 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.job_log import LogLine
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.run import Run
+from gridmill.domain.service import Service as ServiceRecord
+from gridmill.domain.service import ServiceView
+from gridmill.domain.service_job import service_name
 from gridmill.domain.views import ClientView, ControlView, RunView
 from gridmill.errors import ConflictError, GridmillError, explained
 
@@ -56,10 +59,20 @@ class Identity:
 
 LogEnds = Mapping[str, tuple[LogLine, ...]]
 Render = Callable[
-    [RunView, tuple[Event, ...], tuple[Advice, ...], RunView | None, LogEnds, tuple[str, ...]], str
+    [
+        RunView,
+        tuple[Event, ...],
+        tuple[Advice, ...],
+        RunView | None,
+        LogEnds,
+        tuple[str, ...],
+        tuple[ServiceView, ...],
+    ],
+    str,
 ]
 """A function that renders the report of a run from the view of the run, its events, the advice on its jobs,
-the run before it, the last lines of the logs of failed attempts, and sentences about rented machines."""
+the run before it, the last lines of the logs of failed attempts, sentences about rented machines, and the
+services of the run."""
 REPORTED_JOBS = ViewLimit(all_of=500, chosen=500)
 """The number of jobs that a report shows."""
 EARLIER_RUNS = 1000
@@ -178,9 +191,20 @@ class Service(
         logs = log_ends(view, self._ledger.logs)
         before = run_before(view.run, self._earlier(view.run.pipeline))
         earlier = self._run_views.report(before.id, REPORTED_JOBS) if before is not None else None
-        return self._render(
-            view, events, self.advice_on_run(view), earlier, logs, self._rented_lines(view.run)
-        )
+        advice, rented = self.advice_on_run(view), self._rented_lines(view.run)
+        return self._render(view, events, advice, earlier, logs, rented, self._services_of(view))
+
+    def _services_of(self, view: RunView) -> tuple[ServiceView, ...]:
+        """Return the services that jobs of a run have started or updated, or that serve a version of the
+        run."""
+        declared = {service_name(one.job.job) for one in view.jobs if one.job.job.starts_service}
+        made = {version.id for job in view.jobs for version in job.artifacts}
+        with self._node.lock:
+            return tuple(
+                self._service_view(one)
+                for one in self._list(ServiceRecord)
+                if one.name in declared or made.intersection((one.version, one.canary))
+            )
 
     def _earlier(self, pipeline: str) -> tuple[Run, ...]:
         return self._list(Run, parent=pipeline, limit=EARLIER_RUNS, newest_first=True)

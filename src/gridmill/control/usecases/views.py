@@ -21,6 +21,7 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.gang import member_id
 from gridmill.domain.job_log import LogLine, last_lines, lines_of
 from gridmill.domain.pod_protocol import Event, EventType, sequence_of
+from gridmill.domain.promotion import PROMOTION_EVENT
 from gridmill.domain.run import Attempt, JobRun, Run, attempt_id_of
 from gridmill.domain.run_failures import at_fault, failed_jobs
 from gridmill.domain.site import PAID
@@ -282,14 +283,15 @@ Read = Callable[[int, int], Sequence[Event]]
 
 
 def events_to_show(read: Read) -> tuple[Event, ...]:
-    """Return the events of a run that a report shows: its metrics by step, and the builds of environments.
+    """Return the events of a run that a report shows: its metrics by step, the builds of environments, and
+    the comparisons of aliases.
     All events of the run are read page by page."""
     kept: list[Event] = []
     for event in _all(read):
         if event.type == EventType.METRIC and event.body.get("step") is not None:
             if len(kept) < MOST_METRICS:
                 kept.append(event)
-        elif event.type == ENVIRONMENT:
+        elif event.type in (ENVIRONMENT, PROMOTION_EVENT):
             kept.append(event)
     return tuple(kept)
 
