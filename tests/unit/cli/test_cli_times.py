@@ -34,6 +34,7 @@ NOT_SHOWN = {
     "Plan",
     "PodEvent",
     "Provenance",
+    "SentView",
     "ViewOrders",
     "DueDecision",
 }
