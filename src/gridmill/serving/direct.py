@@ -89,6 +89,8 @@ class DirectRequest:
             predicted = await self._host.batcher.predict(self._inputs)
         except RequestError as error:
             self.set_exception(error)
+        except Exception:  # noqa: BLE001  the outermost function of a request: other requests continue
+            self._finish(defect(self._request.request_id))
         else:
             self.set_result(predicted)
 

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import hashlib
+import itertools
 import json
 import socket
 import threading
@@ -422,6 +423,18 @@ def test_a_wrong_output_of_a_model_is_a_defect_of_one_request(tmp_path, models):
 
     (found,) = same_answers(
         order_of(models["classes"]), tmp_path, [message([row()])], tasks=0, predict=predict
+    )
+    assert statuses([found]) == [500]
+
+
+def test_batches_that_do_not_fit_together_are_a_defect_of_one_request(tmp_path, models):
+    widths = itertools.count(1)
+
+    def predict(model):
+        return lambda inputs: np.zeros((len(inputs), next(widths)))
+
+    (found,) = same_answers(
+        order_of(models["plain"], max_batch=8), tmp_path, [message([row()] * 20)], tasks=0, predict=predict
     )
     assert statuses([found]) == [500]
 
