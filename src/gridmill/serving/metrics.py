@@ -17,7 +17,7 @@ from typing import Any
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The upper bounds in seconds of the durations that are counted."""
 _LABELS = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
-_HELP = {
+HELP = {
     "gridmill_requests_total": ("counter", "Requests by version, kind of request and status."),
     "gridmill_request_seconds": ("histogram", "Seconds from the end of a request to its answer."),
     "gridmill_batches_total": ("counter", "Batches that the model computed."),
@@ -36,10 +36,11 @@ _HELP = {
     "gridmill_view_table_version": ("gauge", "Version number of a table that the view holds."),
     "gridmill_scale_changes_total": ("counter", "Changes of the number of replicas by rate and latency."),
 }
+"""The type and the help text of each metric, by its name."""
 _COMPUTED = ("infer", "predict")
 """The kinds of requests for which the model computes."""
 _REFUSED = (429, 504)
-_GAUGES = {name for name, (kind, _) in _HELP.items() if kind == "gauge"}
+_GAUGES = {name for name, (kind, _) in HELP.items() if kind == "gauge"}
 
 
 class Metrics:
@@ -126,7 +127,7 @@ def _read(path: Path) -> dict[str, float]:
 
 
 def _lines(total: Mapping[str, float]) -> Iterator[str]:
-    for name, (kind, text) in _HELP.items():
+    for name, (kind, text) in HELP.items():
         keys = [key for key in total if _name(key) == name]
         if keys:
             yield f"# HELP {name} {text}"
@@ -136,7 +137,7 @@ def _lines(total: Mapping[str, float]) -> Iterator[str]:
 
 def _name(key: str) -> str:
     name = key.partition("{")[0]
-    return name if name in _HELP else name.rpartition("_")[0]
+    return name if name in HELP else name.rpartition("_")[0]
 
 
 def _by_bound(key: str) -> tuple[str, float]:
