@@ -90,7 +90,7 @@ _PACED = import_module("tests.kit.paced_load")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A server that accepts connections at `port`. A server that needs processor time without requests
-    (LitServe, Ray) names its first process, which is stopped with all its descendants while others are
+    (LitServe) names its first process, which is stopped with all its descendants while others are
     measured. A server in front of another one names its process, whose processor time is measured."""
 
     port: int

@@ -55,7 +55,8 @@ with one tensor of numbers, which is less work than named columns; so the row ha
 MLServer without debug mode, without worker processes, with batches of up to 64; Ray Serve with one replica,
 batches of up to 64, HAProxy and its optimisations for throughput (`RAY_SERVE_ENABLE_HA_PROXY`,
 `RAY_SERVE_THROUGHPUT_OPTIMIZED`); MLflow with one worker. Access logs are off, and uvicorn has uvloop and
-httptools. Ray's processes are stopped while another server is measured.
+httptools. Ray's own processes, which need processor time without requests, go on while another server is
+measured: Ray Serve fails when they are stopped for long.
 """
 _HAPROXY_FILES = {
     "CONFIG_FILE_LOC": "haproxy.cfg",
@@ -115,7 +116,7 @@ def measure(refused: dict[str, str]) -> None:
     for model in OPTIONS:
         with TemporaryDirectory(prefix="gm-once-") as folder, ExitStack() as stack:
             case = _case(model, Path(folder))
-            results += _compared(case, _started(stack, case, refused))
+            results += _compared(case, _started(stack, case, refused), refused)
     os.sched_setaffinity(0, cores)
     missing = "".join(f" {TITLES[name]} was not measured: {why}." for name, why in refused.items())
     versions = ", ".join(pinned(name) for name in TITLES if name not in refused)
@@ -148,11 +149,12 @@ def _started(stack: ExitStack, case: Case, refused: dict[str, str]) -> dict[str,
             continue
         try:
             server = stack.enter_context(start(case))
-        except (RuntimeError, subprocess.CalledProcessError) as error:
+            found = _prediction(server)
+        except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
             refused[name] = f"{error} ({case.name})"
             continue
-        if abs(_prediction(server) - wanted) > SAME * max(1.0, abs(wanted)):
-            raise RuntimeError(f"{name} predicts {_prediction(server)}, not {wanted}")
+        if abs(found - wanted) > SAME * max(1.0, abs(wanted)):
+            raise RuntimeError(f"{name} predicts {found}, not {wanted}")
         servers[name] = server
     return servers
 
@@ -181,22 +183,32 @@ def _answers(server: Server) -> bool:
     return True
 
 
-def _compared(case: Case, servers: Mapping[str, Server]) -> Iterator[Result]:
+def _compared(case: Case, servers: dict[str, Server], refused: dict[str, str]) -> Iterator[Result]:
     for name, server in servers.items():
         (case.root / f"{name}.lua").write_text(SCRIPT % json.dumps(server.body))
     for connections in CONNECTIONS:
         rates: dict[str, list[float]] = {name: [] for name in servers}
         for number in range(ROUNDS + 1):
-            for name, server in servers.items():
-                script = case.root / f"{name}.lua"
-                with serving.awake(server.address):
-                    rate = serving.requests_per_second(server.address.port, connections, script, server.path)
-                print(
-                    f"  {number}/{ROUNDS} {case.name} {connections} {name}: {rate:.0f} requests/s", flush=True
-                )
+            for name, server in tuple(servers.items()):
+                try:
+                    rate = _rate(case, name, server, connections)
+                except RuntimeError as error:
+                    if name == OURS:
+                        raise
+                    refused[name] = f"{str(error).splitlines()[0]} ({case.name}, {connections} connections)"
+                    del servers[name], rates[name]
+                    continue
+                what = f"{case.name} {connections} {name}"
+                print(f"  {number}/{ROUNDS} {what}: {rate:.0f} requests/s", flush=True)
                 if number:  # the first round warms up
                     rates[name].append(rate)
         yield from rows_of(f"{case.name}, {connections} connection{'s' * (connections > 1)}", rates)
+
+
+def _rate(case: Case, name: str, server: Server, connections: int) -> float:
+    with serving.awake(server.address):
+        script = case.root / f"{name}.lua"
+        return serving.requests_per_second(server.address.port, connections, script, server.path)
 
 
 def rows_of(what: str, rates: Mapping[str, list[float]]) -> Iterator[Result]:
@@ -295,24 +307,20 @@ def _ray(case: Case) -> Iterator[Server]:
     apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     command = [*apart, str(programs(RAY) / "python"), "-m", "bench.serving_ray"]
     command += [str(port), case.version.folder, str(folder)]
-
-    def server(paused: int | None = None) -> Server:
-        return Server(
-            address=serving.Server(port=port, paused=paused),
-            path="/predict",
-            body=body,
-            prediction=lambda answer: float(answer["predictions"][0]["prediction"]),
-        )
-
+    server = Server(
+        address=serving.Server(port=port),
+        path="/predict",
+        body=body,
+        prediction=lambda answer: float(answer["predictions"][0]["prediction"]),
+    )
     environment = _environment(case) | files | optimised
-    cores = (
-        serving.SERVER_CORE | serving.CLIENT_CORE
-    )  # on one core a part of it may start too late for another
+    # On one core a part of Ray may start too late for another part.
+    cores = serving.SERVER_CORE | serving.CLIENT_CORE
     with serving.server_process(
-        command, environment, lambda: _answers(server()), patience_seconds=PATIENCE_SECONDS, cores=cores
+        command, environment, lambda: _answers(server), patience_seconds=PATIENCE_SECONDS, cores=cores
     ) as process_id:
         serving.pin_tree(process_id)
-        yield server(process_id)
+        yield server
 
 
 def _environment(case: Case) -> dict[str, str]:
