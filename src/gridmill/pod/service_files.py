@@ -30,18 +30,16 @@ class ServiceFiles:
         self._seen: tuple[int, int] = (0, 0)
         self._sent: object = None
 
-    def write(self, order: ServiceOrder) -> None:
-        """Writes the order, unless the file already has an order with this generation or a later one. Raises
-        OSError."""
+    def write(self, order: ServiceOrder, views: ViewOrders | None) -> None:
+        """Writes the desired content of the views, if there are any, and then the order, because the process
+        reads the views when it has read an order. An order is not written if the file already has one of
+        this generation or a later one. Raises OSError."""
+        if views is not None:
+            self._replace(self._folder / VIEWS_FILE, encode(views))
         path = self._folder / ORDER_FILE
         if self._generation(path) >= order.generation:
             return
         self._replace(path, encode(order))
-
-    def write_views(self, orders: ViewOrders | None) -> None:
-        """Writes the desired content of the views, if there are any. Raises OSError."""
-        if orders is not None:
-            self._replace(self._folder / VIEWS_FILE, encode(orders))
 
     def _replace(self, path: Path, content: bytes) -> None:
         partial = path.with_name(f".{path.name}.new")

@@ -140,8 +140,7 @@ class Supervisor:
             attempt = self._open(order, now, environment, secrets or {})
             if order.service is not None:
                 attempt.service = ServiceFiles(folder / "work", now)
-                attempt.service.write(order.service)
-                attempt.service.write_views(order.views)
+                attempt.service.write(order.service, order.views)
         except FileExistsError:
             self._refuse(order, Cause.INTERNAL, f"attempt {attempt_id} was started before")
         except OSError as error:
@@ -269,9 +268,7 @@ class Supervisor:
             if update.given is not None and update.given != attempt.order.given:
                 self._give(attempt, update.given)
             with contextlib.suppress(OSError):
-                # the views come first: the process reads them when it has read the order
-                attempt.service.write_views(update.views)
-                attempt.service.write(update.order)
+                attempt.service.write(update.order, update.views)
 
     def _give(self, attempt: Attempt, given: Amounts) -> None:
         """Gives an attempt other CPUs and another memory limit, before its processes need them."""
