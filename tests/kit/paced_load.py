@@ -3,7 +3,7 @@
 import selectors
 import socket
 import time
-from collections import Counter
+from collections import Counter, deque
 
 from gridmill.errors import UnavailableError
 from gridmill.serving.load_client import Connection, is_answered
@@ -34,9 +34,11 @@ class PacedLoad:
             b"content-length: %d\r\n\r\n%s" % (len(body), body)
         )
         self._rate = rate
-        # epoll would round each pause up to a whole millisecond.
-        self._selector = selectors.SelectSelector()
-        self._free = [Connection(socket.create_connection(("127.0.0.1", port))) for _ in range(connections)]
+        self._selector = selectors.DefaultSelector()
+        # in turn, because a server closes a connection that sends nothing for a long time
+        self._free = deque(
+            Connection(socket.create_connection(("127.0.0.1", port))) for _ in range(connections)
+        )
         self._opened = tuple(self._free)
         for one in self._free:
             one.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -56,7 +58,7 @@ class PacedLoad:
             now = time.perf_counter()
             due = min(most, int((now - begin) * self._rate) + 1)  # the first is due at once
             while sent < due and self._free:
-                one = self._free.pop()
+                one = self._free.popleft()
                 one.sent_at = begin + sent / self._rate
                 self.lateness[_steps_since(one.sent_at)] += 1
                 one.stream.sendall(self._request)

@@ -1,5 +1,6 @@
 """The client with a fixed rate does not wait for earlier answers, and counts from when a request was due."""
 
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -90,3 +91,21 @@ def test_an_answer_that_is_not_200_is_an_error():
 
     with server(1, answer) as port, pytest.raises(UnavailableError, match="503"):
         sent(port, requests=1, rate=1000.0, connections=1)
+
+
+def test_connections_send_in_turn():
+    order: list[int] = []
+
+    def answer(streams: list[socket.socket]) -> None:
+        while len(order) < 6:
+            for stream in select.select(streams, [], [])[0]:
+                receive(stream)
+                order.append(streams.index(stream))
+                stream.sendall(ANSWER)
+
+    with server(3, answer) as port:
+        load = PacedLoad(port, BODY, 1000.0, 3)
+        for _ in range(6):
+            load.run(0.0015)  # one request
+        load.close()
+    assert order == [0, 1, 2, 0, 1, 2]
