@@ -132,6 +132,12 @@ class AttemptGroup:
             return False
         return True
 
+    def end_alone(self) -> None:
+        """Lets the kernel kill one process because of memory without the other processes of the group. With
+        cgroup version 1, it always does so."""
+        if self.memory is not None and is_version_2(self.memory):
+            _write(f"{self.memory}/memory.oom.group", "0")
+
     def pids(self) -> list[int]:
         """Its living processes."""
         return _pids(self.folders[0])

@@ -3,7 +3,8 @@ Otherwise, a guard samples the memory use.
 
 The guard adds up the memory of the attempt's processes (see `memory_use`) and reports when the sum exceeds
 the limit. If any process of an attempt was killed because of memory, the whole attempt is ended. Without
-this rule, a pipe or a pool of processes that lost one process could end successfully, or hang. Memory peaks
+this rule, a pipe or a pool of processes that lost one process could end successfully, or hang. A service
+replaces the killed process itself. Memory peaks
 are sampled every 50 ms. Without a cgroup, the samples become rarer after a while, because each sample must
 read every process. `ru_maxrss` is not used, because a forked child inherits its value. If a cgroup measures
 the memory, the peak that the cgroup records also covers the time between two samples.
@@ -75,7 +76,20 @@ class AttemptMeter:
         self._used = self._cached = 0
         self._outer_kills, self._machine_kills = (0, 0) if self._counts else _kills_outside()
         self._kill_seen = -math.inf
-        self._was_new = False
+        self._was_new = self._replaces_killed = False
+
+    def replace_killed(self) -> None:
+        """Leaves it to the first process of the attempt, which must be a service, to replace the processes
+        that are killed because of memory."""
+        self._replaces_killed = True
+        if self._group is not None:
+            self._group.end_alone()
+
+    def give(self, limit_bytes: int) -> None:
+        """Takes another limit, which the cgroup of the attempt has already."""
+        self.limit_bytes = limit_bytes
+        if self._replaces_killed:
+            self.replace_killed()
 
     @property
     def _counts(self) -> bool:
@@ -106,7 +120,8 @@ class AttemptMeter:
             self.due = now + (FIRST_SECONDS if soon else QUICK_SECONDS)
         if self.guards and used > self.limit_bytes:
             self.shortage = self.shortage or MemoryShortage.ATTEMPT
-        self._look_for_kills(pids)
+        if not self._replaces_killed:
+            self._look_for_kills(pids)
         if self._samples == 1 and self.shortage is None and self._group is not None:
             self._group.watch()  # only now: the highest use explains a kill that the counters do not show
         return self.shortage is not None
@@ -128,7 +143,8 @@ class AttemptMeter:
         """The caller must call this method after the first process of the attempt ended with this status.
         The function checks a last time whether a process of the attempt was killed because of memory."""
         self._pids -= {pid}
-        self._look_for_kills((), killed=was_killed(status))
+        if not self._replaces_killed or was_killed(status):
+            self._look_for_kills((), killed=was_killed(status))
         if self.shortage is None and not self._counts and was_killed(status):
             self.shortage = MemoryShortage.MACHINE if machine_oom_kills() > self._machine_kills else None
 

@@ -141,6 +141,7 @@ class Supervisor:
             if order.service is not None:
                 attempt.service = ServiceFiles(folder / "work", now)
                 attempt.service.write(order.service, order.views)
+                attempt.meter.replace_killed()
         except FileExistsError:
             self._refuse(order, Cause.INTERNAL, f"attempt {attempt_id} was started before")
         except OSError as error:
@@ -274,7 +275,7 @@ class Supervisor:
         """Gives an attempt other CPUs and another memory limit, before its processes need them."""
         if self._limits.hold(attempt.group, given):
             attempt.order = replace(attempt.order, given=given)
-            attempt.meter.limit_bytes = given.memory_bytes
+            attempt.meter.give(given.memory_bytes)
             self._limits.spread(self._orphans.tree(attempt), given, attempt.group)
 
     def stop(self, attempt_id: str, reason: str, grace_seconds: float) -> None:

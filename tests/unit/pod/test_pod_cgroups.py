@@ -172,6 +172,36 @@ def test_a_process_lost_to_memory_ends_the_attempt_while_it_runs(tmp_path, files
     assert meter.shortage is shortage
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"memory.events": "max 7\noom 1\noom_kill 1\n", "memory.oom.group": "1"},
+        {"memory.oom_control": "oom_kill 1\n", **version_1(512)},
+    ],
+)
+@pytest.mark.parametrize(("status", "shortage"), [(0, None), (signal.SIGKILL.value, MemoryShortage.ATTEMPT)])
+def test_a_service_replaces_a_process_lost_to_memory_itself(tmp_path, files, status, shortage):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    meter = AttemptMeter(512 * MIB, group(tmp_path), 0.0)
+    meter.replace_killed()
+    if "memory.oom.group" in files:
+        assert (tmp_path / "memory.oom.group").read_text() == "0"
+    assert not meter.sample([1], 0.1)
+    meter.ended(1, status)
+    assert meter.shortage is shortage
+
+
+def test_a_group_with_another_limit_still_loses_processes_one_by_one(tmp_path):
+    for name in ("memory.max", "memory.oom.group", "memory.swap.max", "memory.events"):
+        (tmp_path / name).touch()
+    meter = AttemptMeter(512 * MIB, group(tmp_path), 0.0)
+    meter.replace_killed()
+    assert group(tmp_path).limit(1024 * MIB)
+    meter.give(1024 * MIB)
+    assert (tmp_path / "memory.oom.group").read_text() == "0"
+
+
 def test_without_a_cgroup_the_one_that_holds_the_pod_tells_of_a_lost_process(tmp_path, monkeypatch):
     counter = tmp_path / "memory.events"
     counter.write_text("oom 0\noom_kill 3\n")
