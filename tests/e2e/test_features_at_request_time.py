@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Lag, Window
 from gridmill.domain.service_features import ViewReport, ViewStatus
-from gridmill.online.view import current_file
+from gridmill.online.view import current_file, has_file
 from gridmill.serving.service_files import write_views
 from tests.kit.dataset_case import DatasetCase
 from tests.kit.keyed_service import keyed_order, view_orders
@@ -175,6 +175,10 @@ def test_the_view_follows_its_tables_and_survives_kills_and_damage(tmp_path: Pat
         for part in path.parent.glob(f"{path.name}*"):
             part.write_bytes(b"x" * part.stat().st_size)
         wait_for("another view", lambda: try_it(shop) == 200 and current_file(shop.online.folder) != path)
+        assert shop.ask(asked)[0]["amount_count_1h"] > before + 1000
+        for part in shop.online.folder.iterdir():
+            part.unlink()
+        wait_for("a view", lambda: has_file(shop.online.folder) and try_it(shop) == 200)
         assert shop.ask(asked)[0]["amount_count_1h"] > before + 1000
         keeper = keeper_pid(shop.service.parent.pid)
     assert not Path(f"/proc/{keeper}").exists()

@@ -343,6 +343,14 @@ def is_marked_damaged(folder: Path) -> bool:
     return (folder / DAMAGED).exists()
 
 
+def has_file(folder: Path) -> bool:
+    """Return whether the file of the view exists."""
+    try:
+        return current_file(folder).is_file()
+    except MissingViewError:
+        return False
+
+
 @contextmanager
 def writer_lock(folder: Path) -> Iterator[None]:
     """A lock that only one process holds at a time: it builds or refreshes the view. Other processes wait."""

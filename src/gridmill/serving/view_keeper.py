@@ -32,7 +32,7 @@ from gridmill.online.definition import OnlineDefinition, load_definition
 from gridmill.online.refresh import refresh_view
 from gridmill.online.row_codec import DamagedViewError
 from gridmill.online.sent_files import end_sending, receive_view, write_sent_files
-from gridmill.online.view import MissingViewError, is_marked_damaged, open_view
+from gridmill.online.view import MissingViewError, has_file, is_marked_damaged, open_view
 from gridmill.process_log import BoundedHandler
 from gridmill.serving.parent_process import end_with_parent
 from gridmill.serving.service_files import replace_file, view_report_file
@@ -63,12 +63,17 @@ class ViewKeeper:
             return False
         seen = (stat.st_ino, stat.st_mtime_ns)
         is_retry = bool(self.report.problem) and self._clock() >= self._retry_at
-        is_damaged = not self.report.problem and is_marked_damaged(Path(self._view))
-        if seen == self._seen and not (is_retry or is_damaged):
+        if seen == self._seen and not (is_retry or self._is_lost()):
             return False
         self._seen = seen
         self._bring()
         return True
+
+    def _is_lost(self) -> bool:
+        """Return whether a complete view is damaged or was removed since the last look."""
+        view = Path(self._view)
+        is_whole = self.report.is_complete and not self.report.problem
+        return is_whole and (is_marked_damaged(view) or not has_file(view))
 
     def _bring(self) -> None:
         try:
