@@ -68,4 +68,6 @@ def test_code_that_takes_all_memory_in_one_request_is_replaced_alone(place: Plac
     after = report()
     assert [one["pid"] for one in after["replicas"]] == [one["pid"] for one in before["replicas"]]
     assert after["restarts"] == 0
-    place.json("stop", "service", "sales")
+    ended = place.gridmill("down", "--all").stderr
+    assert "stopped: service sales; to start one again: gridmill start service NAME" in ended
+    assert "gridmill resume" not in ended

@@ -277,7 +277,8 @@ def down(
         with session(context, embed=False) as client:
             control, runs = client.control(), [run.id for run in client.list_runs(states=_UNFINISHED)]
             services = [one.service for one in client.list_services() if one.service.is_meant_to_run]
-            runs = [run for run in runs if all or run not in {one.run_id for one in services}]
+            of_services = {one.run_id for one in services}
+            runs = [run for run in runs if all or run not in of_services]
             client.grid.shutdown(all=all)
             ended = client.wait_for_end(_END_SECONDS)
     except HungNodeError:
@@ -288,8 +289,11 @@ def down(
         return print(f"nothing to stop: {error.message}")
     if json:
         return emit({"ended": control.pid if ended else None, "stopped": runs})
-    if services and not all:
-        print_error(f"still running: {', '.join(f'service {one.name}' for one in services)}")
-    print_error(f"stopped: {', '.join(runs)}; to continue a run: gridmill resume RUN") if runs else None
+    if services:
+        names = ", ".join(f"service {one.name}" for one in services)
+        hint = "; to start one again: gridmill start service NAME"
+        print_error(f"stopped: {names}{hint}" if all else f"still running: {names}")
+    if continued := [run for run in runs if run not in of_services]:
+        print_error(f"stopped: {', '.join(continued)}; to continue a run: gridmill resume RUN")
     message = "has stopped" if ended else "is stopping"
     return print(f"the control node of {control.home} (process {control.pid}) {message}")
