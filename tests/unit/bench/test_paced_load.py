@@ -4,7 +4,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Thread
 
 import pytest
@@ -26,6 +26,9 @@ def server(connections: int, answer: Callable[[list[socket.socket]], None]) -> I
             streams = [listener.accept()[0] for _ in range(connections)]
             try:
                 answer(streams)
+                for stream in streams:
+                    with suppress(ConnectionError):
+                        stream.recv(1)  # the client closes its connections first
             finally:
                 for stream in streams:
                     stream.close()
@@ -105,7 +108,9 @@ def test_connections_send_in_turn():
 
     with server(3, answer) as port:
         load = PacedLoad(port, BODY, 1000.0, 3)
-        for _ in range(6):
-            load.run(0.0015)  # one request
-        load.close()
+        try:
+            for _ in range(6):
+                load.run(0.0015)  # one request
+        finally:
+            load.close()
     assert order == [0, 1, 2, 0, 1, 2]
