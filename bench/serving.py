@@ -415,12 +415,14 @@ def server_process(
             time.sleep(0.05)
         yield process.pid
     finally:
-        process.send_signal(signal.SIGCONT)
+        tree = list(_tree(process.pid))  # some have sessions of their own
+        signal_tree(process.pid, signal.SIGCONT)
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(5)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        for one in tree:
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
         process.wait()
 
 
