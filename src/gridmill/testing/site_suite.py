@@ -82,7 +82,8 @@ class SiteSuite:
 
     def test_a_pod_that_was_never_started_is_gone(self, harness: SiteHarness) -> None:
         """Checks that tearing down a pod that was never started succeeds, also the second time."""
-        assert harness.sight("never-1.0") == PodStatus.GONE
+        # a site may need time to read its pods
+        harness.wait(lambda: harness.sight("never-1.0") == PodStatus.GONE, "never-1.0 is gone")
         harness.site.tear_down(["never-1.0"])
         harness.site.tear_down(["never-1.0"])
         assert harness.sight("never-1.0") == PodStatus.GONE
