@@ -135,7 +135,7 @@ def _row(job: PlannedJob) -> tuple[str, ...]:
         job.kind,
         ", ".join(job.needs),
         f"{job.resource} at {job.site}",
-        amounts(job.sizing.amounts, job.most_cpus),
+        amounts(job.sizing.amounts, job.most_cpus) if job.sizing.amounts.memory_bytes else "unknown",
         str(job.sizing.workers),
         "" if job.starts is None else show_seconds(job.starts),
         "" if job.ends is None else show_seconds(job.ends),

@@ -6,12 +6,15 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from gridmill.cli.plan import _row
 from gridmill.cli.services import describe_service, plan_lines
 from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.resource import Sizing
 from gridmill.domain.service import ServiceState, ServiceView
 from gridmill.domain.service_size import ServicePlan, size_for_rate
 from gridmill.domain.service_spec import read_replicas
 from gridmill.domain.serving import LoadedVersion, ReplicaReport, ReplicaState, Verification
+from gridmill.domain.views import PlannedJob
 from gridmill.errors import InputError
 from gridmill.testing.store_samples import a_calibration, a_service
 
@@ -67,3 +70,18 @@ def test_a_service_shows_whether_golden_rows_were_reproduced_and_which_packages_
     assert shown.count("golden rows w/m@3 is verified") == 1
     assert shown.count("golden rows w/m@4 is not verified") == 1
     assert shown.count(f"warning w/m@3: {text}") == 1
+
+
+@pytest.mark.parametrize(("memory_bytes", "size"), [(0, "unknown"), (GIB, "1 CPU, 1 GiB")])
+def test_a_plan_shows_a_size_only_if_it_is_known(memory_bytes, size):
+    sizing = Sizing(amounts=Amounts(cpus=1.0 if memory_bytes else 0.0, memory_bytes=memory_bytes))
+    job = PlannedJob(
+        job="live",
+        kind="service",
+        resource="default-service",
+        site="local",
+        needs=(),
+        wave=1,
+        sizing=sizing,
+    )
+    assert _row(job)[5] == size
