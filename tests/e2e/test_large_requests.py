@@ -44,11 +44,11 @@ def leftovers(place: Place, folder: Path) -> list[str]:
 
 
 def interrupt(place: Place, words: list[object], folder: Path) -> tuple[int, str]:
-    """Run the command, and interrupt it when its first job runs. Return its exit code and its messages."""
+    """Run the command, and interrupt it when its run has begun. Return its exit code and its messages."""
     process = place.start(*words, TMPDIR=str(folder))
     assert process.stderr is not None
     for line in process.stderr:
-        if "rows running" in line:
+        if line.startswith("predict-"):
             process.send_signal(signal.SIGINT)
             break
     messages = process.stderr.read()
