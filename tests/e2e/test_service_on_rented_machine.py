@@ -16,7 +16,7 @@ from gridmill.sdk.client import Client
 from gridmill.sdk.discovery import OpenGrid
 from gridmill.sites.cloud.boot import NOTICES
 from tests.e2e.test_cloud_site import Rent, Rented, net, rent
-from tests.kit.host_cloud import has_ended, power_off, why_not
+from tests.kit.host_cloud import HostMachine, has_ended, power_off, why_not
 from tests.unit.jobs.training.test_imported import weighted
 
 __all__ = ["net", "rent"]
@@ -127,6 +127,19 @@ class Requests(threading.Thread):
         self.join(60)
 
 
+def wait_for_change(rented: Rented, machine: HostMachine, client: Requests) -> None:
+    """Wait until the service runs on another machine than this one, and answers."""
+
+    def view() -> ServiceView:
+        return rented.node.grid.service("rain")
+
+    rented.wait(lambda: view().service.serving_job == SECOND_JOB, "the router changes")
+    rented.wait(lambda: has_ended(machine), "the old machine is returned")
+    rented.wait(lambda: view().state is ServiceState.RUNNING, "the service runs")
+    answered = client.answered
+    rented.wait(lambda: client.answered > answered + 20, "the new machine answers")
+
+
 @pytest.mark.long
 def test_a_notice_of_the_provider_moves_a_service_without_a_failed_request(
     rent: Rent, monkeypatch: pytest.MonkeyPatch
@@ -148,11 +161,7 @@ def test_a_notice_of_the_provider_moves_a_service_without_a_failed_request(
         rented.wait(lambda: view().service.succession.successor is not None, "a successor starts")
         rented.leave()  # the control node is away for a moment in the middle of the change
         rented.open()
-        rented.wait(lambda: view().service.serving_job == SECOND_JOB, "the router changes")
-        rented.wait(lambda: has_ended(machine), "the old machine is returned")
-        rented.wait(lambda: view().state is ServiceState.RUNNING, "the service runs")
-        answered = client.answered
-        rented.wait(lambda: client.answered > answered + 20, "the new machine answers")
+        wait_for_change(rented, machine, client)
     finally:
         client.end()
     assert client.failed == []
@@ -181,11 +190,7 @@ def test_a_service_moves_before_the_max_hours_of_its_machine_without_a_failed_re
             slow.setattr(service_succession, "EXTRA_SECONDS", 2 * 3600.0)
             slow.setattr(service_succession, "MOST_SHARE", 1.0)
             rented.wait(lambda: view().service.succession.successor is not None, "a successor starts")
-        rented.wait(lambda: view().service.serving_job == SECOND_JOB, "the router changes")
-        rented.wait(lambda: has_ended(machine), "the old machine is returned")
-        rented.wait(lambda: view().state is ServiceState.RUNNING, "the service runs")
-        answered = client.answered
-        rented.wait(lambda: client.answered > answered + 20, "the new machine answers")
+        wait_for_change(rented, machine, client)
     finally:
         client.end()
     assert client.failed == []

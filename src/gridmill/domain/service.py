@@ -21,7 +21,6 @@ from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, with_
 from gridmill.domain.service_size import ServiceSize, memory_for
 from gridmill.domain.service_spec import DRAIN_SECONDS, ServiceSpec
 from gridmill.domain.service_succession import NO_SUCCESSION, Succession
-from gridmill.domain.service_terms import ServiceTerms
 from gridmill.domain.serving import (
     MOST_OPEN,
     NO_UPSTREAM,
@@ -86,6 +85,22 @@ class ServiceRoute:
     most_open: int = MOST_OPEN
     report: ServiceReport | None = None
     reported_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceTerms:
+    """What a service had when all its replicas served the generation `generation`. The fields are those of
+    the service. A rollback returns to them after an update that does not take effect."""
+
+    generation: int
+    version: str
+    settings: ServiceSettings
+    port: int
+    replicas: int
+    rate: float = 0.0
+    scaling: Scaling | None = None
+    size: ServiceSize | None = None
+    features: Mapping[str, FeatureDefinition] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

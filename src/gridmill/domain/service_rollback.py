@@ -2,8 +2,7 @@
 All functions of this module are pure."""
 
 from gridmill.domain.frozen import replace
-from gridmill.domain.service import Service
-from gridmill.domain.service_terms import ServiceTerms
+from gridmill.domain.service import Service, ServiceTerms
 
 
 def with_terms_before(before: Service, after: Service) -> Service:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gridmill.errors import InputError
 from gridmill.jobs.write_rows import write_csv, write_jsonl, write_parquet
-from gridmill.serving.request_file import LineRows, RequestRows, Told
+from gridmill.serving.request_file import LineRows, RequestRows, RowCallback
 
 _WRITERS = {".csv": write_csv, ".jsonl": write_jsonl, ".parquet": write_parquet}
 _OWN = ("prediction", "probability_")
@@ -26,8 +26,10 @@ class _Predictions:
     """The predictions of all rows, in their order. A row of the request has `length` rows in the dataset, and
     the last of them is predicted. `rows` is the number of rows of the request."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], length: int, rows: int, told: Told | None) -> None:
-        self._told = told
+    def __init__(
+        self, batches: Iterator[pa.RecordBatch], length: int, rows: int, on_rows: RowCallback | None
+    ) -> None:
+        self._on_rows = on_rows
         self._batches, self._length, self.rows = batches, length, rows
         self.taken = 0
         self._held = [next(batches)]
@@ -47,8 +49,8 @@ class _Predictions:
         self._held = table.slice(rows).to_batches() or [self._held[0].slice(0, 0)]
         self._check(table["row"].slice(0, rows))
         self.taken += rows
-        if self._told is not None:
-            self._told(self.taken, 0, 0)
+        if self._on_rows is not None:
+            self._on_rows(self.taken, 0, 0)
         return table.slice(0, rows).select(self._names)
 
     def _check(self, numbers: pa.ChunkedArray) -> None:
@@ -76,15 +78,15 @@ def write_answer(
     count: int,
     found: Iterator[pa.RecordBatch],
     file: IO[bytes],
-    told: Told | None = None,
+    on_rows: RowCallback | None = None,
 ) -> int:
     """Write the rows of a request with the columns of their predictions, and return the number of rows.
 
     `count` is the number of rows whose features were written. `found` are the batches of the prediction.
-    `told` is called with the number of rows so far.
+    `on_rows` is called with the number of rows so far.
     Raises InputError if a row has no prediction, for example because the file of the rows has changed.
     """
-    predictions = _Predictions(found, rows.reader.sequence or 1, count, told)
+    predictions = _Predictions(found, rows.reader.sequence or 1, count, on_rows)
     if isinstance(rows, LineRows) and rows.ending == ".jsonl" and not rows.is_list:
         written = _write_lines(rows, predictions, file)
     else:

@@ -5,6 +5,7 @@ rows and to write their features, and later to write the rows with their predict
 """
 
 import csv
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,12 +31,12 @@ PIECE_BYTES = 8 * 2**20
 LINE_BYTES = 64 * 2**20
 """The largest length of a line."""
 
-Told = Callable[[int, int, int], None]
+RowCallback = Callable[[int, int, int], None]
 """A function that gets the number of rows so far, the bytes read so far, and all bytes (0: unknown)."""
 _DECODE = msgspec.json.Decoder().decode
 
 
-class RequestRows:
+class RequestRows(ABC):
     """The rows of a large request to a model. `label` names the request in errors. `ending` is the ending of
     the file of the answer."""
 
@@ -46,20 +47,20 @@ class RequestRows:
         self.hint = ""
         """The hint of an error in a row, if the rule has none."""
 
+    @abstractmethod
     def features(self) -> Iterator[pa.Table]:
         """Yield the values of the features, in pieces. A row of a model that reads sequences has `sequence`
         rows in a piece. Raises DataError for a row that the service would refuse."""
-        raise NotImplementedError
 
+    @abstractmethod
     def batches(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Return the columns of the rows, and all rows in batches. Call it after `features`."""
-        raise NotImplementedError
 
     def bytes_read(self) -> tuple[int, int]:
         """Return the bytes that `features` has read so far, and all bytes (0: unknown)."""
         return 0, 0
 
-    def write_features(self, to: Path, told: Told | None = None) -> int:
+    def write_features(self, to: Path, on_rows: RowCallback | None = None) -> int:
         """Write the features of all rows with their positions as Parquet, and return the number of rows.
         Raises DataError for a row that the service would refuse, and for a request without rows; InputError
         for a file that cannot be read."""
@@ -70,8 +71,8 @@ class RequestRows:
                 positions = pa.array(range(written, written + table.num_rows), pa.int64())
                 writer.write_table(table.append_column(POSITION, positions).cast(schema))
                 written += table.num_rows
-                if told is not None:
-                    told(written // length, *self.bytes_read())
+                if on_rows is not None:
+                    on_rows(written // length, *self.bytes_read())
         if not written:
             raise DataError(f"{self.label} has no rows", place="data")
         return written // length
