@@ -111,7 +111,6 @@ def late_imports() -> list[tuple[str, Late]]:
     ]
 
 
-@pytest.mark.long
 def test_each_late_import_loads_a_heavy_library():
     assert len(late_imports()) > 20, "imports are not found any more"
     light = [

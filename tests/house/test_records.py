@@ -62,7 +62,6 @@ def _caches(made: ast.ClassDef) -> bool:
     return any("cached_property" in ast.unparse(name) for one in functions for name in one.decorator_list)
 
 
-@pytest.mark.long
 def test_all_classes_of_fields_have_one_of_the_forms():
     texts = {module: path.read_text() for module, path in source_files() if module not in BELOW}
     assert sum(f"from {DECORATOR} import" in text for text in texts.values()) > 100

@@ -12,6 +12,7 @@ from gridmill.errors import DataError
 from gridmill.jobs.features import Floats, encode
 from gridmill.jobs.golden_rows import predict_last, scale_of, shares_of_tolerance
 from gridmill.jobs.model_files import Predictor
+from gridmill.online.chain_rows import load_chain_rows
 
 
 class ChainModel(Protocol):
@@ -48,9 +49,6 @@ class ChainStage(Protocol):
 def check_chain(model: ChainModel, definition: Path) -> None:
     """Compute the chain of a model for the rows in the folder of its definition. Raises DataError that names
     the stage which predicts other features."""
-    # most services have no chain, and do not load these modules
-    from gridmill.online.chain_rows import load_chain_rows
-
     chain = load_chain_rows(definition)
     if chain is None:
         return
