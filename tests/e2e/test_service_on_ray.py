@@ -37,6 +37,15 @@ class OnRay:
     def view(self) -> dict:
         return json.loads(self.gridmill("show", "service", "rain", "--json"))
 
+    def logged(self) -> list[dict]:
+        """The logged requests of the service, as a sink loads them."""
+        pipeline = self._place.folder / "log.yaml"
+        pipeline.write_text("pipeline: log\njobs:\n  rows: {sink: {source: {path: 'service://rain'}}}\n")
+        self.gridmill("run", str(pipeline))
+        shown = json.loads(self.gridmill("preview", "log/rows", "--rows", "10000", "--json"))
+        names = [column["name"] for column in shown["columns"]]
+        return [dict(zip(names, row, strict=True)) for row in shown["rows"]]
+
     def wait(self, state: str, version: str = "rain/model@1") -> dict:
         def is_there() -> bool:
             view = self.view()
@@ -63,7 +72,7 @@ def served(ray: OnRay) -> None:
     start = ("start", "service", "rain", "--model", "rain/model@champion", "--resource", "servers")
     refused = ray.gridmill(*start, code=2)
     assert "machines in the network of Ray site 'lab' could reach the replicas" in refused
-    ray.gridmill(*start, "--accept-open")
+    ray.gridmill(*start, "--accept-open", "--log-requests", "1", "--log-bodies")
     view = ray.wait("running")
     client = Requests(view["service"]["port"])
     client.start()
@@ -82,3 +91,8 @@ def served(ray: OnRay) -> None:
     assert predicted(view["service"]["port"])[0] == 200
     ray.gridmill("stop", "service", "rain")
     ray.wait("stopped", "rain/model@2")
+
+    # the requests were logged to the storage root, and a killed replica lost none that it had written
+    logged = ray.logged()
+    assert {one["version"] for one in logged} == {"rain/model@1", "rain/model@2"}
+    assert len({one["request_id"] for one in logged}) == len(logged) > client.answered * 0.8

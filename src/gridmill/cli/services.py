@@ -482,6 +482,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("rental", view.rental),
         ("project", service.project if service.project != DEFAULT else ""),
         *(("drift", one.text) for one in (report.drift if report is not None and view.since else ())),
+        ("log", f"{show_count(report.log_lost, 'line')} lost" if report and report.log_lost else ""),
         ("since", moment(view.since)),
         ("changed", moment(service.changed)),
         ("ended", moment(service.ended)),

@@ -1,11 +1,38 @@
 """This module has the place of the request logs of services, and the sources that read them."""
 
+import hashlib
+import re
+
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
 from gridmill.domain.naming import check_name
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.source import SERVICE_LOG, Format, Source
 from gridmill.domain.storage_uri import below
+
+LOG_FOLDER, READY_FOLDER = "requests", "ready"
+"""The names of the folder of a request log that is transferred, in the output folder of the attempt of the
+service, and of its folder with the complete files."""
+_COMPLETE = re.compile(r"rows-([a-z0-9]+)-[0-9]+-[0-9]+\.jsonl")
+_OPEN = re.compile(r"rows-([a-z0-9]+)-[0-9]+\.part")
+
+
+def writer_of(attempt_id: str, token: str) -> str:
+    """Return the part of the names of log files that differs between all attempts (see `RequestLog`)."""
+    return hashlib.sha256(f"{attempt_id} {token}".encode()).hexdigest()[:16]
+
+
+def is_complete_file(name: str, writer: str) -> bool:
+    """Return whether this is the name of a complete file with logged rows of this writer."""
+    match = _COMPLETE.fullmatch(name)
+    return match is not None and match[1] == writer
+
+
+def is_open_file(name: str, writer: str) -> bool:
+    """Return whether this is the name of a file with logged rows to which a replica of this writer
+    appends."""
+    match = _OPEN.fullmatch(name)
+    return match is not None and match[1] == writer
 
 
 def request_log_uri(service: str) -> str:

@@ -75,6 +75,11 @@ class RequestLog:
     files, as an object with its features and its prediction, in a form that a sink can load
     (`serving/row_log.py`). A file is replaced by a new file when it has `file_bytes` bytes, and the oldest
     files are deleted when there are more than `files`.
+
+    `writer` is a part of the names of the files with rows. At sites other than `local`, each attempt has
+    another one, because several attempts may write to one folder, and because their files come to one folder
+    at home. With `is_transferred`, complete files are moved to the folder `ready` in `folder`, from which
+    the home takes them, and rows of files that are deleted before are counted as lost.
     """
 
     folder: str
@@ -83,6 +88,8 @@ class RequestLog:
     rows: bool = False
     file_bytes: int = 64 * MIB
     files: int = 10
+    writer: str = ""
+    is_transferred: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +283,8 @@ class ServiceReport:
 
     `wanted` is the number of replicas that the parent process wants to be ready. If it changed this number by
     itself, `scaled_at` is the Unix time of the last change, and `scale_reason` is the reason. `drift` has the
-    versions with training statistics.
+    versions with training statistics. `log_lost` is the number of lines and rows of the request log that were
+    lost since the service started in this place.
     """
 
     name: str
@@ -299,6 +307,7 @@ class ServiceReport:
     scaled_at: float | None = None
     scale_reason: str = ""
     drift: tuple[VersionDrift, ...] = ()
+    log_lost: int = 0
 
 
 def loaded_versions(report: ServiceReport | None) -> tuple[LoadedVersion, ...]:

@@ -17,13 +17,14 @@ from typing import Any
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The upper bounds in seconds of the durations that are counted."""
 _LABELS = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
+LOG_LOST = "gridmill_log_lines_lost_total"
 HELP = {
     "gridmill_requests_total": ("counter", "Requests by version, kind of request and status."),
     "gridmill_request_seconds": ("histogram", "Seconds from the end of a request to its answer."),
     "gridmill_batches_total": ("counter", "Batches that the model computed."),
     "gridmill_batch_rows_total": ("counter", "Rows of the batches that the model computed."),
     "gridmill_batch_seconds_total": ("counter", "Seconds in which the model computed batches."),
-    "gridmill_log_lines_lost_total": ("counter", "Lines of the request log that could not be written."),
+    LOG_LOST: ("counter", "Lines of the request log that could not be written or transferred in time."),
     "gridmill_requests_waiting": ("gauge", "Requests that wait for the model or are computed."),
     "gridmill_connections": ("gauge", "Open connections."),
     "gridmill_memory_bytes": ("gauge", "Resident memory of a replica."),
@@ -116,6 +117,11 @@ class Metrics:
                 for key, value in _read(path).items():
                     total[key] += value
         return "".join(f"{line}\n" for line in _lines(total))
+
+
+def counted(folder: Path, key: str) -> float:
+    """Return the sum of one count over all replicas that wrote their counts to the folder."""
+    return sum(_read(path).get(key, 0.0) for path in folder.glob("metrics-*.json"))
 
 
 def _read(path: Path) -> dict[str, float]:

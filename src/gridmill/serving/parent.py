@@ -10,7 +10,6 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from gridmill.serving.replica_plan import (
     same_replica,
 )
 from gridmill.serving.replica_process import ReplicaProcess, is_replica_of
-from gridmill.serving.row_log import complete_left_files
+from gridmill.serving.request_log import RequestLogUpkeep
 from gridmill.serving.scaler import Scaler
 from gridmill.serving.service_files import (
     OrderFile,
@@ -84,7 +83,7 @@ class Parent:
         self._selector = selectors.DefaultSelector()
         self._awaited: selectors.SelectorKey | None = None
         self._listener = self._take_port(order)
-        self._complete_row_logs(())
+        self._log = RequestLogUpkeep(self._folder)
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT."""
@@ -136,6 +135,7 @@ class Parent:
                     _LOG.error("replica %d is killed: %s", number, reason)
                     self._replicas[number].kill(reason)
         self._drift.look(now, self._target)
+        self._log.look(now, self._newest.request_log, self._replicas)
         self._settle()
         self._await_connection()
         self._write(self._state())
@@ -236,15 +236,9 @@ class Parent:
             one.close()
             del self._replicas[number]
             self._scaler.retire(one)
-            self._complete_row_logs(self._replicas)
+            self._log.complete(self._newest.request_log, self._replicas)
             if one.state != ReplicaState.DRAINING:
                 self._failed_replica(one, code)
-
-    def _complete_row_logs(self, running: Collection[int]) -> None:
-        log = self._newest.request_log
-        if log is not None and log.rows:
-            with suppress(OSError):  # the next replica that ends tries again
-                complete_left_files(Path(log.folder), running)
 
     def _failed_replica(self, one: ReplicaProcess, code: int) -> None:
         reason = one.failure or f"the replica ended with {_in_words(code)}"
@@ -313,6 +307,7 @@ class Parent:
             last_failure=self._last_failure,
             last_failure_at=self._last_failure_at,
             drift=self._drift.drift,
+            log_lost=self._log.lost,
             wanted=self._scaler.wanted,
             scaled_at=self._scaler.scaled_at,
             scale_reason=self._scaler.reason,

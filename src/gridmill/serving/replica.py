@@ -41,7 +41,7 @@ from gridmill.serving.drift_counter import DriftFile, drift_counter
 from gridmill.serving.gpu_memory import take_share
 from gridmill.serving.hosting import HostedModel, Versions
 from gridmill.serving.keyed_features import keyed_of
-from gridmill.serving.metrics import Metrics
+from gridmill.serving.metrics import LOG_LOST, Metrics
 from gridmill.serving.parent_process import end_with_parent, write_beat
 from gridmill.serving.request_log import RequestLogWriter
 from gridmill.serving.served_model import ServedModel, SharedStages, load_version, version_names
@@ -179,7 +179,7 @@ class Replica:
             _measure_view(metrics, model)
         if self._log is not None:
             self._log.flush(ends=ends)
-            metrics.counts["gridmill_log_lines_lost_total"] = self._log.lost
+            metrics.counts[LOG_LOST] = self._log.lost
         metrics.save()
         self._drift.save({one.model.label: one.drift for one in self._hosted if one.drift is not None})
 

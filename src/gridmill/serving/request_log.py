@@ -1,18 +1,23 @@
 """The request log of a replica: JSON lines in files of limited size. Bodies are written only if the order
-allows it."""
+allows it. The parent process of the replicas completes the files that killed replicas left."""
 
 import json
 import random
 import time
 from collections import deque
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from gridmill.domain.serving import RequestLog
+from gridmill.serving.metrics import LOG_LOST, counted
 from gridmill.serving.request import Answer, Request
-from gridmill.serving.row_log import RowLogWriter
+from gridmill.serving.row_log import RowLogWriter, complete_left_files
 
 MOST_WAITING = 10_000
 """The largest number of lines that wait to be written. Further lines are counted as lost."""
+COUNT_SECONDS, COMPLETE_SECONDS = 2.0, 60.0
+"""The intervals at which the parent process counts what its replicas have lost, and looks for left files."""
 
 
 class RequestLogWriter:
@@ -84,3 +89,30 @@ class RequestLogWriter:
         full = sorted(self._folder.glob(f"{self._stem}-*.jsonl"))
         for path in full[: max(0, len(full) - self._settings.files)]:
             path.unlink(missing_ok=True)
+
+
+class RequestLogUpkeep:
+    """The work of the parent process of a service for the request log. `lost` is the number of lines and rows
+    that its replicas have lost. Times are seconds of the monotonic clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._complete_at = self._count_at = 0.0
+        self.lost = 0
+
+    def look(self, now: float, log: RequestLog | None, running: Collection[int]) -> None:
+        """Complete left files and count what was lost, each from time to time."""
+        if log is None:
+            return
+        if now >= self._count_at:
+            self._count_at = now + COUNT_SECONDS
+            self.lost = int(counted(self._folder, LOG_LOST))
+        if now >= self._complete_at:
+            self._complete_at = now + COMPLETE_SECONDS
+            self.complete(log, running)
+
+    def complete(self, log: RequestLog | None, running: Collection[int]) -> None:
+        """Complete the files of all replicas that do not run."""
+        if log is not None and log.rows:
+            with suppress(OSError):  # the next look tries again
+                complete_left_files(log, running)

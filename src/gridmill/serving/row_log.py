@@ -9,12 +9,13 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gridmill.domain.service_log import READY_FOLDER
 from gridmill.domain.serving import RequestLog
 from gridmill.serving.request import LINES, Request
 
@@ -22,6 +23,11 @@ MOST_WAITING = 10_000
 """The largest number of rows that wait to be written. Further rows are counted as lost."""
 COMPLETE_SECONDS = 60.0
 """After this time, a file is complete although it is small."""
+LEFT_SECONDS = 300.0
+"""After this time without a new row, the open file of another writer was left by a replica that ended."""
+MOST_FILES = 10_000
+"""The largest number of complete files that a replica keeps until the home takes them. The home lists all of
+them at each look."""
 _OWN = ("service", "version", "request_id", "request_row", "served_at")
 """The columns that the log adds to the features and the predictions."""
 
@@ -40,7 +46,9 @@ class RowLogWriter:
         self._monotonic = monotonic
         self._kept_bytes = settings.file_bytes * settings.files
         self._folder = Path(settings.folder)
-        self._stem = f"rows-{replica}"
+        self._counts_deleted = settings.is_transferred
+        self._ready = ready_folder(settings)
+        self._stem = f"{_prefix(settings)}-{replica}"
         self._open = self._folder / f"{self._stem}.part"
         self._rows: deque[str] = deque()
         self._since: float | None = None
@@ -91,29 +99,72 @@ class RowLogWriter:
         files above the limit."""
         self._since = None
         if self._open.exists():
-            _give_final_name(self._open)
+            _give_final_name(self._open, self._ready)
             self._delete_oldest()
 
     def _delete_oldest(self) -> None:
-        kept = 0
-        for path in sorted(self._folder.glob(f"{self._stem}-*.jsonl"), reverse=True):
-            kept += path.stat().st_size
-            if kept > self._kept_bytes:
-                path.unlink(missing_ok=True)
+        most_files = MOST_FILES if self._counts_deleted else None
+        for path in _above_limit(self._ready.glob(f"{self._stem}-*.jsonl"), self._kept_bytes, most_files):
+            with suppress(FileNotFoundError):  # the home may have taken it just now
+                lost = path.read_bytes().count(b"\n") if self._counts_deleted else 0
+                path.unlink()
+                self.lost += lost
 
 
-def complete_left_files(folder: Path, running: Collection[int]) -> None:
+def ready_folder(settings: RequestLog) -> Path:
+    """Return the folder of the complete files."""
+    folder = Path(settings.folder)
+    return folder / READY_FOLDER if settings.is_transferred else folder
+
+
+def complete_left_files(settings: RequestLog, running: Collection[int]) -> None:
     """Complete the open files of replicas that do not run. A killed replica leaves one, and perhaps no other
-    replica gets its number. Raises OSError."""
+    replica gets its number. `running` are the numbers of the other replicas.
+
+    An open file of another writer is completed if nothing was written to it for LEFT_SECONDS, because a
+    replica that runs completes its file earlier. Of the complete files of all other writers, the newest are
+    kept, within the limit of one replica. Raises OSError.
+    """
+    folder, prefix = Path(settings.folder), _prefix(settings)
+    own = {f"{prefix}-{number}" for number in running}
     for path in folder.glob("rows-*.part"):
-        if path.stem not in {f"rows-{number}" for number in running}:
-            _give_final_name(path)
+        with suppress(FileNotFoundError):  # its writer may complete it just now
+            is_own = path.stem.rpartition("-")[0] == prefix
+            if path.stem not in own and (is_own or time.time() - path.stat().st_mtime >= LEFT_SECONDS):
+                _give_final_name(path, ready_folder(settings))
+    if settings.writer:
+        others = (one for one in folder.glob("rows-*.jsonl") if not one.name.startswith(f"{prefix}-"))
+        for path in _above_limit(others, settings.file_bytes * settings.files):
+            path.unlink(missing_ok=True)
 
 
-def _give_final_name(path: Path) -> None:
+def _prefix(settings: RequestLog) -> str:
+    return f"rows-{settings.writer}" if settings.writer else "rows"
+
+
+def _above_limit(paths: Iterable[Path], most_bytes: int, most_files: int | None = None) -> list[Path]:
+    """Return the oldest files, without which the others have at most `most_bytes` bytes and are at most
+    `most_files`."""
+    above, kept, number = [], 0, 0
+    for path in sorted(paths, key=_completed_at, reverse=True):
+        with suppress(FileNotFoundError):
+            kept, number = kept + path.stat().st_size, number + 1
+            if kept > most_bytes or (most_files is not None and number > most_files):
+                above.append(path)
+    return above
+
+
+def _completed_at(path: Path) -> tuple[int, str]:
+    """Return the time at which a file was completed, which is the last part of its name."""
+    last = path.stem.rpartition("-")[2]
+    return (int(last) if last.isdigit() else 0, path.name)
+
+
+def _give_final_name(path: Path, folder: Path) -> None:
     _cut_last_line(path)
     if path.stat().st_size:
-        path.rename(path.with_name(f"{path.stem}-{time.time_ns()}.jsonl"))
+        folder.mkdir(exist_ok=True)
+        path.rename(folder / f"{path.stem}-{time.time_ns()}.jsonl")
     else:
         path.unlink()
 

@@ -1,16 +1,20 @@
 """The logged rows of a replica: complete files with features and predictions, within a limit of bytes."""
 
 import json
+import os
 import resource
+import time
 from pathlib import Path
 from typing import Any
 
 from tests.kit.served_models import linear_model, order_of, row, run
 
+from gridmill.domain.service_log import READY_FOLDER, is_complete_file
 from gridmill.domain.serving import RequestLog
+from gridmill.serving.metrics import LOG_LOST, Metrics
 from gridmill.serving.request import Request
-from gridmill.serving.request_log import RequestLogWriter
-from gridmill.serving.row_log import COMPLETE_SECONDS, RowLogWriter, complete_left_files
+from gridmill.serving.request_log import RequestLogUpkeep, RequestLogWriter
+from gridmill.serving.row_log import COMPLETE_SECONDS, LEFT_SECONDS, RowLogWriter, complete_left_files
 
 
 def request(body: object, request_id: str = "r1") -> Request:
@@ -111,9 +115,64 @@ def test_the_successor_of_a_killed_replica_completes_its_file_without_a_torn_lin
 def test_the_files_of_killed_replicas_that_have_no_successor_are_completed(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"rows-{number}.part").write_bytes(b'{"x": %d}\n{"x"' % number)
-    complete_left_files(tmp_path, {1})
+    complete_left_files(RequestLog(folder=str(tmp_path), rows=True), {1})
     assert rows(tmp_path) == [{"x": 0}, {"x": 2}]
     assert [path.name for path in tmp_path.glob("*.part")] == ["rows-1.part"]
+
+
+def test_the_files_of_another_writer_are_completed_when_nothing_was_written_to_them_for_long(
+    tmp_path: Path,
+) -> None:
+    own = RequestLog(folder=str(tmp_path), rows=True, writer="b2", file_bytes=100, files=1)
+    for name in ("rows-a1-0", "rows-a1-1", "rows-0", "rows-b2-0", "rows-b2-1"):
+        (tmp_path / f"{name}.part").write_text(json.dumps({"x": name}) + "\n")
+    for name in ("rows-a1-0", "rows-0"):
+        os.utime(tmp_path / f"{name}.part", (time.time() - LEFT_SECONDS,) * 2)
+    complete_left_files(own, {0})
+    assert [one["x"] for one in rows(tmp_path)] == ["rows-0", "rows-a1-0", "rows-b2-1"]
+    assert {path.stem for path in tmp_path.glob("*.part")} == {"rows-a1-1", "rows-b2-0"}
+
+    # the files of writers that ended have a limit together, and the newest are kept
+    for path in tmp_path.glob("rows-*.jsonl"):
+        path.unlink()
+    for number in range(9):
+        (tmp_path / f"rows-c3-{number % 2}-{number}.jsonl").write_text("x" * 40)
+    complete_left_files(own, {0})
+    assert [path.name for path in complete(tmp_path)] == ["rows-c3-0-8.jsonl", "rows-c3-1-7.jsonl"]
+
+
+def test_files_that_are_transferred_have_a_folder_and_rows_that_are_deleted_before_are_lost(
+    tmp_path: Path,
+) -> None:
+    settings = {"writer": "a1", "is_transferred": True, "file_bytes": 1000, "files": 3}
+    log = writer(tmp_path, **settings)
+    for number in range(20):
+        log.add(request([{"x": number}] * 2), answer(1.0, 2.0))
+        log.flush()
+    assert complete(tmp_path) == []
+    kept = rows(tmp_path / READY_FOLDER)
+    assert (log.lost, kept[-1]["x"]) == (40 - len(kept), 19)
+    assert len(complete(tmp_path / READY_FOLDER)) == 2
+    assert all(is_complete_file(path.name, "a1") for path in complete(tmp_path / READY_FOLDER))
+
+
+def test_the_parent_process_completes_left_files_and_counts_what_all_replicas_lost(tmp_path: Path) -> None:
+    for number, lost in enumerate((3, 4)):
+        metrics = Metrics(tmp_path, number)
+        metrics.counts[LOG_LOST] = lost
+        metrics.save()
+    upkeep, settings = RequestLogUpkeep(tmp_path), RequestLog(folder=str(tmp_path / "log"), rows=True)
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log/rows-1.part").write_text('{"x": 1}\n')
+    upkeep.look(100.0, None, ())
+    assert (upkeep.lost, complete(tmp_path / "log")) == (0, [])
+    upkeep.look(100.0, settings, {0})
+    assert (upkeep.lost, rows(tmp_path / "log")) == (7, [{"x": 1}])
+    (tmp_path / "log/rows-2.part").write_text('{"x": 2}\n')
+    upkeep.look(101.0, settings, {0})
+    assert rows(tmp_path / "log") == [{"x": 1}]
+    upkeep.look(200.0, settings, {0})
+    assert rows(tmp_path / "log") == [{"x": 1}, {"x": 2}]
 
 
 def test_a_folder_that_cannot_be_written_costs_no_request_and_is_counted(tmp_path: Path) -> None:

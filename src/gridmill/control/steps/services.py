@@ -36,7 +36,7 @@ from gridmill.domain.service import (
     route_order_of,
 )
 from gridmill.domain.service_features import ViewOrders
-from gridmill.domain.service_log import request_log_uri
+from gridmill.domain.service_log import request_log_uri, writer_of
 from gridmill.domain.service_settings import DEFAULT_HOST
 from gridmill.domain.service_size import CALIBRATION, Calibration
 from gridmill.domain.service_succession import WarmUp
@@ -76,9 +76,15 @@ def _at_node(
     catalog: Catalog, transaction: Transaction, service: Service, attempt: Attempt, order: ServiceOrder
 ) -> ServiceOrder:
     """Return the order for the node of an attempt. The router connects to a node of a Ray site directly, so
-    the replicas listen at the address by which this machine reaches the node."""
+    the replicas listen at the address by which this machine reaches the node. The files of the request log
+    of other attempts, which may still run, have other names."""
     site = catalog.ledger.snapshot.sites.get(service.site)
-    if service.route is None or site is None or site.kind is not SiteKind.RAY:
+    if service.route is None:
+        return order
+    if order.request_log is not None:
+        log = replace(order.request_log, writer=writer_of(attempt.id, attempt.token))
+        order = replace(order, request_log=log)
+    if site is None or site.kind is not SiteKind.RAY:
         return order
     deployment = transaction.get(Deployment, attempt.deployment_id)
     pods = deployment.pods if deployment is not None else ()
