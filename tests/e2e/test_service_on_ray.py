@@ -27,7 +27,9 @@ class OnRay:
             model.write_bytes(weighted(rows=name))
             self.gridmill("import", "model", "rain", str(model), "--signature", str(signature))
         words = ("--type", "service", "--site", "lab", "--cpus", "1", "--memory", "1GiB")
-        self.gridmill("configure", "resource", "servers", *words)
+        self.sized = self.gridmill(
+            "configure", "resource", "servers", *words, "--model", "rain/model@1", "--rate", "5"
+        )
 
     def gridmill(self, *words: str, code: int = 0) -> str:
         done = self._place.gridmill(*words, **ENVIRONMENT)
@@ -69,11 +71,15 @@ def test_a_service_on_ray_follows_its_alias_and_loses_a_replica_without_a_failed
 
 def served(ray: OnRay) -> None:
     ray.gridmill("configure", "model", "rain/model", "--alias", "champion=1")
+    assert "measured on a node with 2 CPUs at site lab (" in ray.sized
     start = ("start", "service", "rain", "--model", "rain/model@champion", "--resource", "servers")
+    start = (*start, "--rate", "5")
     refused = ray.gridmill(*start, code=2)
     assert "machines in the network of Ray site 'lab' could reach the replicas" in refused
     ray.gridmill(*start, "--accept-open", "--log-requests", "1", "--log-bodies")
     view = ray.wait("running")
+    size = view["service"]["size"]
+    assert (size["rate"], size["version"], view["service"]["replicas"]) == (5, "rain/model@1", 1)
     client = Requests(view["service"]["port"])
     client.start()
     try:

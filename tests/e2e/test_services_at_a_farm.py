@@ -2,6 +2,7 @@
 beta."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -122,3 +123,29 @@ def test_a_service_at_a_farm_answers_at_home_whatever_ends(land: Farmland) -> No
         "bash", "-c", "find /root/farm -name service.socket; pgrep -af '[g]ridmill.serving' || true"
     )
     assert left.strip() == ""
+
+
+@pytest.mark.long
+def test_a_service_at_a_farm_is_sized_by_a_measurement_there(land: Farmland) -> None:
+    versions_of_a_model(land)
+    of_farm = ("--type", "service", "--site", "far", "--memory", "2GiB")
+    shown = land.gridmill(
+        "configure", "resource", "far-servers", *of_farm, "--model", "w/model@1", "--rate", "20"
+    )
+    assert "service of w/model@1: 1 replica, 0.1" in shown
+    assert re.search(r"measured on a node with \d+ CPUs? at site far \(.*CPUs?\) at ", shown), shown
+    assert "the p99 does not include the router and the network to site far" in shown
+    runs = asked(land, "list", "runs")
+    words = ("start", "service", "rain", "--model", "w/model@1", "--resource", "far-servers")
+    view = asked(land, *words, "--rate", "20")
+    # the service has a run; the measurement was not repeated
+    assert len(asked(land, "list", "runs")) == len(runs) + 1
+    service = view["service"]
+    assert (view["state"], service["replicas"], service["route"]["site"]) == ("running", 1, "far")
+    assert service["size"]["cpus"] < 1
+    most = service["size"]["most_rate"]
+    grown = asked(land, "update", "service", "rain", "--rate", str(most + 1))
+    assert (grown["state"], grown["ready"], grown["service"]["rate"]) == ("running", 2, most + 1)
+    assert grown["service"]["size"]["memory_bytes"] > service["size"]["memory_bytes"]
+    assert asked(land, "stop", "service", "rain")["state"] == "stopped"
+    land.clear()

@@ -6,6 +6,7 @@ import pytest
 from test_races import service as cases_of
 from test_races import simulation
 from test_services import FOREVER, a_model
+from test_services_elsewhere import add_site, executions
 
 from gridmill.codec import to_builtins
 from gridmill.control.usecases.service import Service as Cases
@@ -18,6 +19,7 @@ from gridmill.domain.service import CALIBRATION_JOB, ServiceState
 from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.service_size import CALIBRATION, Calibration, LoadPoint, ServicePlan
 from gridmill.domain.service_spec import ServiceSpec
+from gridmill.domain.site import SiteKind
 from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 from gridmill.domain.views import PlannedJob
 from gridmill.errors import CapacityError, ConflictError, InputError
@@ -31,7 +33,7 @@ POINT = LoadPoint(
 )
 MEASURED = Calibration(
     version="",
-    machine="",
+    machine="AMD EPYC 7B12, 8 CPUs",
     points=(POINT, replace(POINT, connections=10, rate_per_second=1000.0, mean_seconds=0.01)),
     replica_bytes=64 * MIB,
     parent_bytes=32 * MIB,
@@ -81,7 +83,11 @@ def test_a_version_is_calibrated_once_for_a_type_of_machine_and_makes_no_version
     assert plan.size.memory_bytes == 304 * MIB
     assert 0.002 < plan.size.p99_seconds < 0.02
     assert plan.calibration == replace(
-        MEASURED, version="w/m@1", machine=machine_type(), created=plan.calibration.created
+        MEASURED,
+        version="w/m@1",
+        machine=machine_type(),
+        hardware="AMD EPYC 7B12, 8 CPUs",
+        created=plan.calibration.created,
     )
     executions = len(grid.world.executions)
     assert cases.plan_service("w/m@1", rate=5.0).size is not None
@@ -353,3 +359,62 @@ def test_a_version_with_its_own_code_is_not_measured(both: tuple[Simulation, Cas
     with pytest.raises(InputError, match="w/m@8 predicts with its own code") as caught:
         cases.plan_service("w/m@8", rate=100.0)
     assert "--replicas N" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", [SiteKind.CLUSTER, SiteKind.RAY])
+def test_a_service_at_another_site_is_sized_by_a_measurement_in_a_pod_of_its_resource(
+    both: tuple[Simulation, Cases], kind: SiteKind
+) -> None:
+    grid, cases = both
+    planned(grid, cases, rate=200.0)
+    add_site(grid, kind)
+    first = cases.plan_service("w/m@1", rate=200.0, resource="far")
+    # the measurement of this machine is not used for machines of the other site
+    assert (first.size, first.site, first.machine) == (None, "lab", "a node with 8 CPUs at site lab")
+    plan = planned(grid, cases, rate=200.0, resource="far")
+    assert plan.size is not None
+    assert (plan.size.replicas, plan.size.cpus) == (1, 0.3)
+    assert plan.calibration is not None
+    assert plan.calibration.hardware == "AMD EPYC 7B12, 8 CPUs"
+    measured = grid.world.executions[-1]
+    assert measured.order.job.name == CALIBRATION_JOB
+    assert measured.pod_id.startswith("far-")
+
+    open_to_all = ServiceSettings(accept_open=True)
+    foreseen = cases.plan_run(
+        Pipeline(
+            name="p",
+            jobs=(Job(name="rain", resource="far", service=ServiceSpec(model="w/m@1", rate=900.0)),),
+        )
+    )
+    assert (
+        foreseen.jobs[0]
+        .sizing.why[0]
+        .startswith("service rain: takes 2 replicas, 1.3 CPUs, 432 MiB for 900 requests/s")
+    )
+    cases.start_service("rain", model="w/m@1", rate=200.0, resource="far", settings=open_to_all)
+    assert grid.run_until(lambda: cases.service("rain").state is ServiceState.RUNNING, at_most_steps=2000)
+    serves = executions(grid)["serve"]
+    assert (serves.order.given.cpus, serves.order.given.memory_bytes) == (0.3, 304 * MIB)
+    after = cases.update_service("rain", rate=900.0).service
+    assert (after.rate, after.replicas) == (900.0, 2)
+    assert grid.run_until(lambda: cases.service("rain").service.is_in_effect, at_most_steps=2000)
+    assert grid.world.given[serves.order.attempt_id].memory_bytes == 432 * MIB
+    with pytest.raises(CapacityError, match="resource far beside its other services cannot serve 90,000"):
+        cases.start_service("snow", model="w/m@1", rate=90_000.0, resource="far", settings=open_to_all)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (SiteKind.CLOUD, "no machine is rented only for a measurement"),
+        (SiteKind.SLURM, "no services run there"),
+    ],
+)
+def test_at_other_kinds_of_sites_a_rate_is_refused_with_the_reason(
+    both: tuple[Simulation, Cases], kind: SiteKind, why: str
+) -> None:
+    grid, cases = both
+    add_site(grid, kind)
+    with pytest.raises(InputError, match=f"is at site 'lab', where no size is measured: {why}"):
+        cases.plan_service("w/m@1", rate=200.0, resource="far")

@@ -48,6 +48,7 @@ from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
 from gridmill.domain.service_size import ServicePlan, ServiceSize, show_latency
 from gridmill.domain.service_spec import read_replicas
 from gridmill.domain.serving import ReplicaReport, ServiceReport, loaded_versions
+from gridmill.domain.site import LOCAL
 from gridmill.errors import InputError, UnavailableError
 from gridmill.sdk.client import Client
 
@@ -195,9 +196,20 @@ def plan_lines(plan: ServicePlan) -> Iterator[str]:
     if plan.size is not None:
         yield f"service of {plan.version}: {size_text(plan.size)}"
         yield from (f"  {why}" for why in plan.size.why)
-        created = plan.calibration.created if plan.calibration is not None else None
-        yield f"  measured on {plan.machine}{f' at {moment(created)}' if created else ''}"
+        yield from _measured_lines(plan)
         yield from plan.sharing
+
+
+def _measured_lines(plan: ServicePlan) -> Iterator[str]:
+    calibration = plan.calibration
+    created = calibration.created if calibration is not None else None
+    at = f" at {moment(created)}" if created else ""
+    if plan.site == LOCAL:
+        yield f"  measured on {plan.machine}{at}"
+        return
+    hardware = calibration.hardware if calibration is not None else ""
+    yield f"  measured on {plan.machine}{f' ({hardware})' if hardware else ''}{at}"
+    yield f"  the p99 does not include the router and the network to site {plan.site}"
 
 
 def refuse_service_options(settings: ServiceSettings, **options: object) -> None:

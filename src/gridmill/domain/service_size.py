@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from gridmill.domain.amounts import MIB, Amounts, show_bytes, show_count, show_number
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.serving import Scaling
+from gridmill.domain.site import LOCAL
 from gridmill.errors import CapacityError
 
 TARGET_SHARE = 0.7
@@ -56,6 +57,8 @@ class LoadPoint:
 class Calibration:
     """The measurement of one replica of the model version `version` on machines of the type `machine`.
 
+    `hardware` is the CPU of the machine on which it was measured. At the site `local`, it is the type of the
+    machine. At another site, where the CPU is unknown before, the type is the site with the CPUs of a node.
     `replica_bytes` is the largest resident memory of the replica under load, `parent_bytes` that of the
     parent process, and `start_seconds` the time until the replica was ready. `created` is a Unix time.
     """
@@ -67,6 +70,7 @@ class Calibration:
     parent_bytes: int = 0
     start_seconds: float = 0.0
     created: float = 0.0
+    hardware: str = ""
 
     @property
     def name(self) -> str:
@@ -135,12 +139,14 @@ class ServiceSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePlan:
-    """The size that a service of `version` would have on machines of the type `machine`. While the version is
-    not calibrated, `size` and `calibration` are None, and `run_id` is the run that calibrates it. `sharing`
-    has sentences about the CPUs and memory that the services on the resource save."""
+    """The size that a service of `version` would have on machines of the type `machine` at the site `site`.
+    While the version is not calibrated, `size` and `calibration` are None, and `run_id` is the run that
+    calibrates it. `sharing` has sentences about the CPUs and memory that the services on the resource
+    save."""
 
     version: str
     machine: str
+    site: str = LOCAL
     run_id: str = ""
     calibration: Calibration | None = None
     size: ServiceSize | None = None

@@ -21,8 +21,9 @@ from gridmill.domain.service_size import CALIBRATION, Calibration, LoadPoint
 from gridmill.domain.serving import ReplicaState, ServiceOrder
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.errors import GridmillError, UnavailableError
-from gridmill.http.server import listen_at
-from gridmill.serving.load_client import send_requests
+from gridmill.http.server import listen_at, listen_at_path
+from gridmill.machine_type import machine_type
+from gridmill.serving.load_client import connect, send_requests
 from gridmill.serving.replica_process import ReplicaProcess, memory_bytes
 from gridmill.serving.service_files import OrderFile, lock_folder
 
@@ -33,32 +34,44 @@ LEAST_REQUESTS = 20
 """The answers that a step waits for, and at least two for each connection."""
 GAIN = 1.05
 """Two steps in succession that raise the largest rate by less than this factor end the measurement."""
+_PATIENCE_SECONDS = 30.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def calibrate(folder: Path) -> Calibration:
-    """Measure the version of the order in `folder`. The fields `machine` and `created` of the result are
+    """Measure the version of the order in `folder` on this machine. The field `created` of the result is
     empty. Raises UnavailableError if the replica does not start or does not answer, InputError."""
     lock = lock_folder(folder)
     order = OrderFile(folder).changed()
     assert order is not None
-    listener = listen_at("127.0.0.1", 0)
-    listener.listen(max(CONNECTIONS) * 2)
-    with lock, listener, _replica(order, folder, listener) as replica:
+    with lock, _listening(order) as (listener, address), _replica(order, folder, listener) as replica:
         _wait_until_ready(replica, order)
-        port = listener.getsockname()[1]
-        body = _example(port)
-        send_requests(port, body, 1, seconds=0.1, requests=3, most_seconds=MOST_STEP_SECONDS)
-        points = tuple(_points(replica, port, body))
-        _send_largest(port, body, order)
+        body = _example(address)
+        send_requests(address, body, 1, seconds=0.1, requests=3, most_seconds=MOST_STEP_SECONDS)
+        points = tuple(_points(replica, address, body))
+        _send_largest(address, body, order)
         return Calibration(
             version=order.versions[0].label,
-            machine="",
+            machine=machine_type(),
             points=points,
             replica_bytes=_peak_bytes(replica.pid),
             parent_bytes=memory_bytes(os.getpid()),
             start_seconds=(replica.ready_at or 0.0) - replica.started_at,
         )
+
+
+@contextmanager
+def _listening(order: ServiceOrder) -> Iterator[tuple[socket.socket, int | Path]]:
+    """Listen at the Unix socket of the order, or else at a free port of this machine. At a farm, other users
+    could connect to a port."""
+    path = Path(order.socket) if order.socket else None
+    with listen_at_path(path) if path is not None else listen_at("127.0.0.1", 0) as listener:
+        listener.listen(max(CONNECTIONS) * 2)
+        try:
+            yield listener, path if path is not None else listener.getsockname()[1]
+        finally:
+            if path is not None:
+                path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -87,24 +100,26 @@ def _wait_until_ready(replica: ReplicaProcess, order: ServiceOrder) -> None:
         time.sleep(0.02)
 
 
-def _example(port: int) -> bytes:
+def _example(address: int | Path) -> bytes:
     """Return the body of the example request of the service, which has a row of the training data."""
-    api = json.loads(_get(port, "/openapi.json"))
+    api = json.loads(_get(address, "/openapi.json"))
     content = api["paths"]["/predict"]["post"]["requestBody"]["content"]
     return json.dumps(content["application/json"]["example"]).encode()
 
 
-def _send_largest(port: int, body: bytes, order: ServiceOrder) -> None:
+def _send_largest(address: int | Path, body: bytes, order: ServiceOrder) -> None:
     """Send requests with as many rows as a batch may have, so that the measured memory includes them."""
     (row,) = json.loads(body)["rows"]
     large = json.dumps({"rows": [row] * order.max_batch}).encode()
     if len(large) <= order.max_body_bytes:
-        send_requests(port, large, 2, seconds=0.0, requests=4, most_seconds=MOST_STEP_SECONDS)
+        send_requests(address, large, 2, seconds=0.0, requests=4, most_seconds=MOST_STEP_SECONDS)
 
 
-def _get(port: int, path: str) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+def _get(address: int | Path, path: str) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1")
     try:
+        connection.sock = connect(address)
+        connection.sock.settimeout(_PATIENCE_SECONDS)
         connection.request("GET", path)
         return connection.getresponse().read()
     except OSError as error:
@@ -113,10 +128,10 @@ def _get(port: int, path: str) -> bytes:
         connection.close()
 
 
-def _points(replica: ReplicaProcess, port: int, body: bytes) -> Iterator[LoadPoint]:
+def _points(replica: ReplicaProcess, address: int | Path, body: bytes) -> Iterator[LoadPoint]:
     end, best, without_gain = time.monotonic() + TOTAL_SECONDS, 0.0, 0
     for connections in CONNECTIONS:
-        point = _point(replica, port, body, connections)
+        point = _point(replica, address, body, connections)
         yield point
         without_gain = 0 if point.rate_per_second > best * GAIN else without_gain + 1
         best = max(best, point.rate_per_second)
@@ -124,17 +139,17 @@ def _points(replica: ReplicaProcess, port: int, body: bytes) -> Iterator[LoadPoi
             return
 
 
-def _point(replica: ReplicaProcess, port: int, body: bytes, connections: int) -> LoadPoint:
-    cpu, batches = _cpu_seconds(replica.pid), _batches(port)
+def _point(replica: ReplicaProcess, address: int | Path, body: bytes, connections: int) -> LoadPoint:
+    cpu, batches = _cpu_seconds(replica.pid), _batches(address)
     answers = send_requests(
-        port,
+        address,
         body,
         connections,
         seconds=STEP_SECONDS,
         requests=max(LEAST_REQUESTS, 2 * connections),
         most_seconds=MOST_STEP_SECONDS,
     )
-    used, after = _cpu_seconds(replica.pid) - cpu, _batches(port)
+    used, after = _cpu_seconds(replica.pid) - cpu, _batches(address)
     replica.read()
     ordered, count = sorted(answers.latencies), len(answers.latencies)
     if not count:
@@ -151,9 +166,9 @@ def _point(replica: ReplicaProcess, port: int, body: bytes, connections: int) ->
     )
 
 
-def _batches(port: int) -> tuple[float, float, float]:
+def _batches(address: int | Path) -> tuple[float, float, float]:
     """Return the rows, the number of batches and the seconds in which the model computed them."""
-    (stats,) = json.loads(_get(port, "/v2/models/stats"))["model_stats"]
+    (stats,) = json.loads(_get(address, "/v2/models/stats"))["model_stats"]
     return (
         stats["inference_count"],
         stats["execution_count"],

@@ -7,9 +7,11 @@ import selectors
 import socket
 import time
 from dataclasses import field
+from pathlib import Path
 
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import UnavailableError
+from gridmill.http.server import connect_to_path
 
 _MOST_BYTES = 1 << 16
 _PATIENCE_SECONDS = 30.0
@@ -33,20 +35,29 @@ class Connection:
     text: bytearray = field(default_factory=bytearray)
 
 
+def connect(address: int | Path) -> socket.socket:
+    """Return a connection to a port of this machine, or to the Unix socket at a path. Raises OSError."""
+    if isinstance(address, Path):
+        return connect_to_path(address)
+    connection = socket.create_connection(("127.0.0.1", address))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
 def send_requests(
-    port: int, body: bytes, connections: int, *, seconds: float, requests: int, most_seconds: float
+    address: int | Path, body: bytes, connections: int, *, seconds: float, requests: int, most_seconds: float
 ) -> Answers:
-    """Send `body` to `POST /predict` at 127.0.0.1 for at least `seconds` and until `requests` answers have
-    arrived, but at most for `most_seconds`. Raises UnavailableError for an answer that is not 200."""
+    """Send `body` to `POST /predict` at a port or a Unix socket (`connect`) for at least `seconds` and until
+    `requests` answers have arrived, but at most for `most_seconds`. Raises UnavailableError for an answer
+    that is not 200."""
     request = (
         b"POST /predict HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
         b"content-length: %d\r\n\r\n%s" % (len(body), body)
     )
     with selectors.DefaultSelector() as selector:
-        opened = [Connection(socket.create_connection(("127.0.0.1", port))) for _ in range(connections)]
+        opened = [Connection(connect(address)) for _ in range(connections)]
         try:
             for one in opened:
-                one.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 selector.register(one.stream, selectors.EVENT_READ, one)
             begin = time.perf_counter()
             latencies = _exchange(

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.steps.run_lifecycle import resource_of
-from gridmill.domain.amounts import Amounts
+from gridmill.domain.amounts import Amounts, show_count
 from gridmill.domain.footprint import REPLICA_BYTES, service_bytes
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobKind
@@ -13,8 +13,8 @@ from gridmill.domain.resource import Resource, default_name
 from gridmill.domain.service import CALIBRATION_NAME, JOB, Service
 from gridmill.domain.service_size import Calibration, ServiceSize, calibration_name, sharing_lines
 from gridmill.domain.service_spec import ServiceSpec
-from gridmill.domain.site import LOCAL
-from gridmill.errors import InputError
+from gridmill.domain.site import LOCAL, SiteKind
+from gridmill.errors import InputError, UnavailableError
 from gridmill.machine_type import machine_type
 from gridmill.scheduler.feasibility import cpus_of
 
@@ -46,14 +46,7 @@ def place_of(ledger: Ledger, resource: str, service: str) -> ServicePlace:
     a resource that does not exist or has another type, InputError for a resource at another site."""
     job = Job(name=JOB, resource=resource or None, service=ServiceSpec(name=service))
     used = resource_of(job, CALIBRATION_NAME, ledger.snapshot.resources, "resource")
-    if used.site != LOCAL:
-        raise InputError(
-            f"resource {used.name!r} is at site {used.site!r}, and sizes by rate are measured only at the "
-            "site `local`",
-            hint="Start the service with --replicas N and without a rate, or use a resource at `local`.",
-            place="resource",
-        )
-    node = ledger.snapshot.largest(used.site)
+    node = _measured_node(ledger, used)
     pod = Amounts(cpus=cpus_of(used, node), memory_bytes=used.memory_bytes or node.memory_bytes)
     usual = default_name(JobKind.SERVICE)
     others = [
@@ -63,7 +56,45 @@ def place_of(ledger: Ledger, resource: str, service: str) -> ServicePlace:
     ]
     sizes = tuple(one.size for one in others if one.size is not None)
     room = _left(pod, used.workers or 1, map(_amounts_of, others))
-    return ServicePlace(resource=used, machine=machine_type(), pod=pod, room=room, sizes=sizes)
+    machine = machine_type() if used.site == LOCAL else _machine_at(used.site, node)
+    return ServicePlace(resource=used, machine=machine, pod=pod, room=room, sizes=sizes)
+
+
+def _measured_node(ledger: Ledger, resource: Resource) -> Amounts:
+    """Return the CPUs, the memory and the GPUs of the node with the most memory at the site of a resource.
+    Raises InputError for a site at which sizes are not measured, and UnavailableError for a site without
+    nodes."""
+    site = ledger.snapshot.sites.get(resource.site)
+    why = _NOT_MEASURED.get(site.kind if site is not None else SiteKind.LOCAL)
+    if why:
+        raise InputError(
+            f"resource {resource.name!r} is at site {resource.site!r}, where no size is measured: {why}",
+            hint="Start the service with --replicas N and without a rate, or use a resource at `local`, at a "
+            "farm or on Ray.",
+            place="resource",
+        )
+    node = ledger.snapshot.largest(resource.site)
+    if not node.cpus:
+        raise UnavailableError(
+            f"site {resource.site!r} has no nodes now, so the size of a service is not known",
+            hint=f"`gridmill show site {resource.site}` shows why.",
+            place="resource",
+        )
+    return node
+
+
+_NOT_MEASURED = {
+    SiteKind.CLOUD: "no machine is rented only for a measurement",
+    SiteKind.SLURM: "no services run there",
+    SiteKind.BATCH: "no services run there",
+}
+"""The kinds of sites at which the sizes of services are not measured, each with the reason."""
+
+
+def _machine_at(site: str, node: Amounts) -> str:
+    """Return the type of the machines at another site. Before the first pod runs there, only the size of the
+    nodes is known."""
+    return f"a node with {show_count(round(node.cpus), 'CPU')} at site {site}"
 
 
 def _left(pod: Amounts, pods: int, taken: Iterable[Amounts]) -> Amounts:

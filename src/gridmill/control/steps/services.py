@@ -174,7 +174,13 @@ def note_calibration(
     if spec is None or not spec.calibrates or not outcome.outputs:
         return
     measured = from_builtins(outcome.outputs[0].details.get(CALIBRATION), Calibration)
-    noted = replace(measured, version=spec.calibrates, machine=spec.machine, created=transaction.now)
+    noted = replace(
+        measured,
+        version=spec.calibrates,
+        machine=spec.machine,
+        hardware=measured.machine,
+        created=transaction.now,
+    )
     ledger.look_up(Calibration, noted.name)
     transaction.put(noted)
 

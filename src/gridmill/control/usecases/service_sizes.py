@@ -70,11 +70,14 @@ class ServiceSizeUseCases(UseCases):
             calibration = calibration_of(self._ledger, version.id, place.machine)
             if calibration is None or again:
                 run_id = self._calibrate(transaction, version.id, resource, place)
-                return ServicePlan(version=version.id, machine=place.machine, run_id=run_id)
+                return ServicePlan(
+                    version=version.id, machine=place.machine, site=place.resource.site, run_id=run_id
+                )
         size = sized(calibration, rate, replicas, least_replicas, place.room, place.label)
         return ServicePlan(
             version=version.id,
             machine=place.machine,
+            site=place.resource.site,
             calibration=calibration,
             size=size,
             sharing=place.sharing(size),

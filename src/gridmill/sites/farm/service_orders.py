@@ -22,9 +22,9 @@ def check_serves(status: FarmStatus) -> None:
 
 
 def order_at_farm(order: ServiceOrder, home_root: Path, farm_root: str, output_uri: str) -> ServiceOrder:
-    """Returns the order in the form that the pod at the farm needs. The service listens at a socket in the
-    output folder of its attempt, because every user of the farm could connect to a port. The views are in
-    this folder too. Raises InputError."""
+    """Returns the order in the form that the pod at the farm needs. The service, or the replica of a
+    calibration, listens at a socket in the output folder of its attempt, because every user of the farm
+    could connect to a port. The views are in this folder too. Raises InputError."""
 
     def at_farm(one: ServedVersion) -> ServedVersion:
         folder = f"{farm_root}/{version_folder_uri(home_root, one)}"
@@ -34,8 +34,6 @@ def order_at_farm(order: ServiceOrder, home_root: Path, farm_root: str, output_u
         return replace(one, folder=folder, features=features, view=_view(farm_root, output_uri, one.view))
 
     versions = tuple(one.changed(at_farm) for one in order.versions)
-    if order.calibrates:
-        return replace(order, versions=versions)
     return replace(
         order,
         versions=versions,
