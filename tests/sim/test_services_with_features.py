@@ -1,6 +1,8 @@
 """Contextual features of services on a simulated grid: their definitions, and the versions of tables that
 their views follow."""
 
+from pathlib import Path
+
 import pytest
 from test_races import service as cases_of
 from test_races import simulation
@@ -185,12 +187,22 @@ def far_resource(grid: Simulation, kind: SiteKind) -> None:
         transaction.put(Resource(name="remote", type=JobKind.SERVICE, site="lab"))
 
 
-def test_a_service_on_ray_computes_no_features(grid: Simulation, cases: Cases) -> None:
+def test_the_nodes_of_ray_copy_the_view_that_the_router_keeps(grid: Simulation, cases: Cases) -> None:
     far_resource(grid, SiteKind.RAY)
-    with pytest.raises(InputError, match="which services on a Ray cluster cannot do"):
-        cases.start_service(
-            "rain", model="w/m@1", resource="remote", settings=ServiceSettings(accept_open=True)
-        )
+    settings = ServiceSettings(accept_open=True)
+    cases.start_service("rain", model="w/m@1", resource="remote", settings=settings)
+    control = grid.node.control
+    jobs = [Job(name="any", service=ServiceSpec(name="rain", routes=routes)) for routes in (True, False)]
+    with grid.node.changing() as transaction:
+        made = [service_views(control.catalog, grid.storage, transaction, job) for job in jobs]
+    ((kept,), (copied,)) = (one.views for one in made if one is not None)
+    assert (kept.mode, kept.shared) == (ViewMode.SENT, "")
+    assert (copied.mode, copied.shared) == (ViewMode.RECEIVED, kept.folder)
+    assert copied.folder == f"views/{Path(kept.folder).name}"
+    assert copied.received is not None
+    assert "older" in copied.received.problem
+    sent_at = [one.sent_at for one in made if one is not None]
+    assert sent_at == [None, grid.node.control.timeline.now()]
 
 
 def test_a_service_at_a_farm_computes_features(grid: Simulation, cases: Cases) -> None:

@@ -17,6 +17,8 @@ VIEWS_FILE = "views.json"
 SENT_FOLDER, SENT_FILE = "sent", "sent.json"
 """The names of the folder with the files of a view that are sent to another site, and of the file with their
 description, in the folder of the view at home."""
+COPIES = "views"
+"""The name of the folder with copies of views, in the folder of the process of a service."""
 DECLARATION = "declaration"
 """The detail of a version of a dataset that has its declaration, for services that compute its features."""
 CHECK_SECONDS = 5.0
@@ -168,7 +170,9 @@ class ViewOrder:
     by their names in the declaration.
 
     At another site, `received` is the view as the home sent it, and `files` the absolute path of the folder
-    with its files; `received` is None until the home has a complete view.
+    with its files; `received` is None until the home has a complete view. If the other site has the same
+    storage root, `shared` is the absolute path of the folder of the view at home, from which the files and
+    their description are read instead.
     """
 
     definition: str
@@ -179,6 +183,19 @@ class ViewOrder:
     mode: ViewMode = ViewMode.LOCAL
     received: SentView | None = None
     files: str = ""
+    shared: str = ""
+
+    def copied(self) -> "ViewOrder":
+        """Return the order for a process at a site that has the same storage root as the home."""
+        # a pod that cannot read `shared` reads `received`, and then shows this problem
+        received = SentView(problem="the Gridmill of this pod is older and cannot read views of its home")
+        return replace(
+            self,
+            folder=copy_folder(self.folder),
+            mode=ViewMode.RECEIVED,
+            received=received,
+            shared=self.folder,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +210,17 @@ class ViewOrders:
     def sent(self) -> "ViewOrders":
         """Return the orders for the process at home that makes the files for replicas at another site."""
         return replace(self, views=tuple(replace(one, mode=ViewMode.SENT) for one in self.views))
+
+    def copied(self) -> "ViewOrders":
+        """Return the orders for the process of replicas at a site that has the same storage root as the home.
+        The time of the orders is the present time, so that the process learns how its clock differs."""
+        return replace(self, views=tuple(one.copied() for one in self.views), sent_at=self.checked_at)
+
+
+def copy_folder(view: str) -> str:
+    """Return the folder of the copy of a view, relative to the folder of the process of a service. The copy
+    is not in the storage root, because SQLite needs a disk of this machine."""
+    return f"{COPIES}/{view.rpartition('/')[2]}"
 
 
 class ViewStatus(StrEnum):

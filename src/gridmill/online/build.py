@@ -229,9 +229,13 @@ def serve_built(folder: Path) -> None:
     for rest in folder.glob(f"{BUILDING}*"):
         rest.unlink()
     pointer = folder / f".{CURRENT}"
-    pointer.write_text(name, "utf-8")
-    sync_folder(folder)
-    os.replace(pointer, folder / CURRENT)
+    try:
+        pointer.write_text(name, "utf-8")
+        sync_folder(folder)
+        os.replace(pointer, folder / CURRENT)
+    except OSError:
+        (folder / name).unlink()
+        raise
     (folder / DAMAGED).unlink(missing_ok=True)
     sync_folder(folder)
     for old in folder.glob(f"view-*{SUFFIX}*"):

@@ -6,19 +6,21 @@ files makes its view from the snapshot and applies the changes in their order. I
 the changes, it is made again from a newer snapshot, and the old view serves until the new one is complete.
 """
 
+import errno
 import hashlib
 import shutil
 import sqlite3
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
 from gridmill.codec import decode, encode
+from gridmill.disk_space import FULL
 from gridmill.domain.amounts import show_bytes
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.service_features import SENT_FILE, SENT_FOLDER, SentFile, SentView
-from gridmill.errors import DataError, InputError
+from gridmill.errors import DataError, InputError, StorageError, UnavailableError
 from gridmill.jobs.parquet import storage_errors
 from gridmill.online.build import serve_built
 from gridmill.online.plan import OnlinePlan
@@ -34,7 +36,18 @@ from gridmill.online.view import (
 )
 
 _SNAPSHOT = "snapshot"
+_CHANGE = "change.sqlite"
+_DAMAGED = "damaged"
 _COPY_BYTES = 1 << 20
+_LATE = (errno.ENOENT, errno.ESTALE)
+
+
+class LateFileError(UnavailableError):
+    """A file of a sent view is not complete yet. Files of a network file system become visible late on other
+    machines."""
+
+    code = "unavailable"
+    default_hint = "The file is read again until it is complete."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +65,9 @@ class SendingLimits:
     changed_bytes: int = 16 * 2**20
 
 
-def _read_sent(folder: Path) -> SentView | None:
+def read_sent_files(folder: Path) -> SentView | None:
+    """Return the newest description of the files of a view at home; None if there is none that can be
+    read."""
     with suppress(OSError, InputError):
         return decode((folder / SENT_FILE).read_bytes(), SentView)
     return None
@@ -100,7 +115,7 @@ def end_sending(folder: Path, plan: OnlinePlan) -> None:
 
 
 def _files_of(folder: Path, view: ViewFile, limits: SendingLimits) -> SentView:
-    before, size_bytes = _read_sent(folder), view.path.stat().st_size
+    before, size_bytes = read_sent_files(folder), view.path.stat().st_size
     if size_bytes > limits.view_bytes:
         view.stop_recording()
         return SentView(
@@ -138,10 +153,24 @@ def _continued(folder: Path, view: ViewFile, before: SentView) -> SentView | Non
 
 def _are_there(files: Path, sent: SentView) -> bool:
     with suppress(OSError):
-        return bool(sent.files()) and all(
-            (files / one.name).stat().st_size == one.size_bytes for one in sent.files()
-        )
+        sizes = all((files / one.name).stat().st_size == one.size_bytes for one in sent.files())
+        return bool(sent.files()) and sizes and not _is_damaged(files, sent)
     return False
+
+
+def note_damage(files: Path) -> None:
+    """Note in the folder of a series that a file of it is damaged, so that the home reads the files again and
+    begins a new series. An error is ignored, because the note is made again."""
+    with suppress(OSError):
+        (files / _DAMAGED).touch()
+
+
+def _is_damaged(files: Path, sent: SentView) -> bool:
+    """Return whether a file is damaged, if another machine has noted damage, which may be its own."""
+    if not (files / _DAMAGED).exists():
+        return False
+    (files / _DAMAGED).unlink()
+    return any(_described(files, one.name) != one for one in sent.files())
 
 
 def _change(view: ViewFile, files: Path, number: int) -> SentFile:
@@ -178,9 +207,10 @@ def receive_view(
     """Bring the view in `folder` to the state that a home has sent, and return its state.
 
     Changes that the view has are skipped, and a description that is older than the view has no effect.
-    `ahead_seconds` is how much the clock of this machine is ahead of the clock of the home. Raises DataError
-    if a file is damaged, MissingViewError if the view was made for other features, DamagedViewError,
-    StorageError.
+    `ahead_seconds` is how much the clock of this machine is ahead of the clock of the home. Each file is
+    copied to `folder` before SQLite opens it, because `files` can be in a network file system. Raises
+    LateFileError if a file is not complete yet, DataError if it is damaged, MissingViewError if the view was
+    made for other features, DamagedViewError, StorageError.
     """
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -190,7 +220,7 @@ def receive_view(
                 _install(folder, plan, sent, files)
                 view = open_view(folder, plan, writable=True)
             try:
-                return _caught_up(view, sent, files, ahead_seconds)
+                return _caught_up(folder, view, sent, files, ahead_seconds)
             finally:
                 view.close()
 
@@ -212,12 +242,11 @@ def _received(folder: Path, plan: OnlinePlan, sent: SentView) -> ViewFile | None
     return None
 
 
-def _caught_up(view: ViewFile, sent: SentView, files: Path, ahead_seconds: float) -> ViewState:
+def _caught_up(folder: Path, view: ViewFile, sent: SentView, files: Path, ahead_seconds: float) -> ViewState:
     place = view.place()
     number = place.number if place is not None else 0
     for one in sent.changes[number:]:
-        _check(files, one)
-        view.apply_change(files / one.name)
+        _apply(view, folder, files, one)
     state = view.state()
     if number > len(sent.changes):
         return state
@@ -227,35 +256,85 @@ def _caught_up(view: ViewFile, sent: SentView, files: Path, ahead_seconds: float
     return state
 
 
+def _apply(view: ViewFile, folder: Path, files: Path, one: SentFile) -> None:
+    with _copied(files, one, folder / _CHANGE) as change:
+        view.apply_change(change)
+
+
 def _install(folder: Path, plan: OnlinePlan, sent: SentView, files: Path) -> None:
     """Make the view from the snapshot and all changes, and let it serve when it is complete."""
     assert sent.snapshot is not None
-    for old in folder.glob(f"{BUILDING}*"):
-        old.unlink()
-    _check(files, sent.snapshot)
-    with (files / sent.snapshot.name).open("rb") as source, (folder / BUILDING).open("xb") as copy:
-        shutil.copyfileobj(source, copy, _COPY_BYTES)
+    _remove_building(folder)
     try:
-        view = ViewFile(folder / BUILDING, writable=True)
+        with _copied(files, sent.snapshot, folder / BUILDING) as copy:
+            _complete(copy, plan, sent, files)
+            serve_built(folder)
+    finally:
+        # a copy that cannot be completed, because the disk is full, must not keep the disk full
+        _remove_building(folder)
+
+
+def _remove_building(folder: Path) -> None:
+    for left in folder.glob(f"{BUILDING}*"):
+        left.unlink()
+
+
+def _complete(copy: Path, plan: OnlinePlan, sent: SentView, files: Path) -> None:
+    try:
+        view = ViewFile(copy, writable=True)
     except sqlite3.Error as error:
         raise DamagedViewError(f"the snapshot cannot be opened: {error}") from error
     try:
         view.check(plan)
         view.stop_recording()
         for one in sent.changes:
-            _check(files, one)
-            view.apply_change(files / one.name)
+            _apply(view, copy.parent, files, one)
         view.finish()
     finally:
         view.close()
-    serve_built(folder)
 
 
-def _check(files: Path, one: SentFile) -> None:
-    found = _described(files, one.name)
+@contextmanager
+def _copied(files: Path, one: SentFile, copy: Path) -> Iterator[Path]:
+    """A copy of a file for the `with` block. Raises LateFileError if the file is not complete yet, and
+    DataError if it is damaged."""
+    copy.unlink(missing_ok=True)
+    try:
+        _check(files / one.name, one, _copy(files / one.name, one, copy))
+        yield copy
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+def _copy(path: Path, one: SentFile, copy: Path) -> SentFile:
+    """Copy a file, and return the description of what was read."""
+    digest, size_bytes = hashlib.sha256(), 0
+    try:
+        with path.open("rb") as source, copy.open("xb") as target:
+            while part := source.read(_COPY_BYTES):
+                digest.update(part)
+                size_bytes += target.write(part)
+    except OSError as error:
+        if error.errno in _LATE:
+            raise LateFileError(f"the file {path} of a sent view is not there yet") from error
+        if error.errno in FULL:
+            raise StorageError(
+                "the disk is full, so the view is not updated",
+                hint="Free some space there. The view is then updated by itself.",
+                place=str(copy.parent),
+            ) from error
+        raise
+    return SentFile(name=one.name, size_bytes=size_bytes, sha256=digest.hexdigest())
+
+
+def _check(path: Path, one: SentFile, found: SentFile) -> None:
+    if found.size_bytes < one.size_bytes:
+        raise LateFileError(
+            f"the file {path} of a sent view has {found.size_bytes} of {one.size_bytes} bytes yet"
+        )
     if found != one:
         raise DataError(
-            f"the file {files / one.name} of a sent view is damaged: it has {found.size_bytes} bytes, and "
+            f"the file {path} of a sent view is damaged: it has {found.size_bytes} bytes, and "
             f"{one.size_bytes} bytes with another hash were sent",
             hint="If this remains, stop the service and start it again, so that the view is sent again.",
         )

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gridmill.codec import decode, encode
+from gridmill.domain.frozen import replace
 from gridmill.domain.service_features import VIEWS_FILE, ViewOrders
-from gridmill.domain.serving import ORDER_FILE, REPORT_FILE, ServiceOrder
+from gridmill.domain.serving import ORDER_FILE, REPORT_FILE, ServedVersion, ServiceOrder
 from gridmill.errors import GridmillError
 
 LOOK_SECONDS = 0.25
@@ -33,13 +34,22 @@ class ServiceFiles:
     def write(self, order: ServiceOrder, views: ViewOrders | None) -> None:
         """Writes the desired content of the views, if there are any, and then the order, because the process
         reads the views when it has read an order. An order is not written if the file already has one of
-        this generation or a later one. Raises OSError."""
+        this generation or a later one. Copies of views are in the folder of the service. Raises OSError."""
         if views is not None:
-            self._replace(self._folder / VIEWS_FILE, encode(views))
+            here = tuple(replace(one, folder=self._placed(one.folder)) for one in views.views)
+            self._replace(self._folder / VIEWS_FILE, encode(replace(views, views=here)))
         path = self._folder / ORDER_FILE
         if self._generation(path) >= order.generation:
             return
-        self._replace(path, encode(order))
+        versions = tuple(one.changed(self._with_view) for one in order.versions)
+        self._replace(path, encode(replace(order, versions=versions)))
+
+    def _with_view(self, version: ServedVersion) -> ServedVersion:
+        return replace(version, view=self._placed(version.view)) if version.view else version
+
+    def _placed(self, view: str) -> str:
+        """Returns the absolute path of a view, which may be relative to the folder of the service."""
+        return str(self._folder / view)
 
     def _replace(self, path: Path, content: bytes) -> None:
         partial = path.with_name(f".{path.name}.new")

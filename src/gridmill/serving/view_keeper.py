@@ -8,6 +8,7 @@ report. It ends with the parent process of the service.
 
 import argparse
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -18,7 +19,10 @@ from gridmill.codec import decode, encode
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import replace
 from gridmill.domain.service_features import (
+    SENT_FILE,
+    SENT_FOLDER,
     VIEWS_FILE,
+    SentView,
     TableVersion,
     ViewMode,
     ViewOrder,
@@ -31,7 +35,14 @@ from gridmill.online.build import ViewLimits, build_view
 from gridmill.online.definition import OnlineDefinition, load_definition
 from gridmill.online.refresh import refresh_view
 from gridmill.online.row_codec import DamagedViewError
-from gridmill.online.sent_files import end_sending, receive_view, write_sent_files
+from gridmill.online.sent_files import (
+    LateFileError,
+    end_sending,
+    note_damage,
+    read_sent_files,
+    receive_view,
+    write_sent_files,
+)
 from gridmill.online.view import MissingViewError, has_file, is_marked_damaged, open_view
 from gridmill.process_log import BoundedHandler
 from gridmill.serving.parent_process import end_with_parent
@@ -39,7 +50,12 @@ from gridmill.serving.service_files import replace_file, view_report_file
 from gridmill.telemetry import turn_off_telemetry
 
 LOOK_SECONDS = 0.05
+SHARED_LOOK_SECONDS = 1.0
+"""The interval in seconds between two looks at files of the home in a network file system."""
 RETRY_SECONDS = 2.0
+LATE_SECONDS = 120.0
+"""For this time, a file of the home that is not complete is no problem. NFS keeps what it knows of a folder
+for up to 60 s."""
 MEMORY_BYTES = 512 * 2**20
 _LOG = logging.getLogger(__name__)
 
@@ -52,7 +68,12 @@ class ViewKeeper:
         self._view, self._clock = view, clock
         self._seen: tuple[int, int] | None = None
         self._definition: OnlineDefinition | None = None
-        self._retry_at = 0.0
+        self._retry_at = math.inf
+        self._late_since: float | None = None
+        self._shared = Path()
+        self._shared_seen: tuple[int, int] | None = None
+        self._shared_look_at = math.inf
+        self._received: SentView | None = None
         self.report = ViewReport(folder=view)
 
     def tick(self) -> bool:
@@ -62,10 +83,10 @@ class ViewKeeper:
         except OSError:
             return False
         seen = (stat.st_ino, stat.st_mtime_ns)
-        is_retry = bool(self.report.problem) and self._clock() >= self._retry_at
-        if seen == self._seen and not (is_retry or self._is_lost()):
+        is_retry = self._clock() >= self._retry_at
+        if seen == self._seen and not (is_retry or self._is_lost() or self._is_shared_new()):
             return False
-        self._seen = seen
+        self._seen, self._retry_at = seen, math.inf
         self._bring()
         return True
 
@@ -74,6 +95,21 @@ class ViewKeeper:
         view = Path(self._view)
         is_whole = self.report.is_complete and not self.report.problem
         return is_whole and (is_marked_damaged(view) or not has_file(view))
+
+    def _is_shared_new(self) -> bool:
+        """Return whether the home has written another description of its files. NFS looks for a newer file
+        only if a file is opened."""
+        if self._clock() < self._shared_look_at:
+            return False
+        self._shared_look_at = self._clock() + SHARED_LOOK_SECONDS
+        try:
+            with (self._shared / SENT_FILE).open("rb") as file:
+                stat = os.fstat(file.fileno())
+        except OSError:
+            return False
+        seen, before = (stat.st_ino, stat.st_mtime_ns), self._shared_seen
+        self._shared_seen = seen
+        return seen != before
 
     def _bring(self) -> None:
         try:
@@ -85,12 +121,25 @@ class ViewKeeper:
                     self._receive(order, orders)
                 else:
                     self._apply(order, orders.checked_at)
+            self._late_since = None
+        except LateFileError as error:
+            self._wait(error)
         except (GridmillError, OSError) as error:
-            text = explained(error) if isinstance(error, GridmillError) else str(error)
-            if text != self.report.problem:
-                _LOG.error("the view %s: %s", self._view, text)
-            self._retry_at = self._clock() + RETRY_SECONDS
-            self._write(replace(self.report, state=ViewStatus.FAILING, problem=text))
+            self._fail(error)
+
+    def _wait(self, error: LateFileError) -> None:
+        """Read a file that is not complete again later. The view serves what it holds."""
+        self._late_since = self._clock() if self._late_since is None else self._late_since
+        if self._clock() - self._late_since > LATE_SECONDS:
+            self._fail(error)
+        self._retry_at = self._clock() + RETRY_SECONDS
+
+    def _fail(self, error: GridmillError | OSError) -> None:
+        text = explained(error) if isinstance(error, GridmillError) else str(error)
+        if text != self.report.problem:
+            _LOG.error("the view %s: %s", self._view, text)
+        self._retry_at = self._clock() + RETRY_SECONDS
+        self._write(replace(self.report, state=ViewStatus.FAILING, problem=text))
 
     def _note_versions(self, order: ViewOrder, checked_at: float) -> None:
         wanted = {name: one.artifact for name, one in order.tables.items()}
@@ -135,9 +184,10 @@ class ViewKeeper:
     def _receive(self, order: ViewOrder, orders: ViewOrders) -> None:
         """Bring the view to the state that the home has sent. The view is behind if the home has not sent the
         newest versions yet."""
-        begin, made, sent = time.monotonic(), self._defined(order), order.received
+        begin, made = time.monotonic(), self._defined(order)
         folder = Path(order.folder)
         self._note_complete(folder, made)
+        sent = self._shared_files(Path(order.shared)) if order.shared else order.received
         if sent is None:
             return
         if sent.problem:
@@ -145,7 +195,14 @@ class ViewKeeper:
         # the clocks of the two machines differ; the time between sending and this is part of the difference
         arrived_at = self._orders_file.stat().st_mtime
         ahead = arrived_at - orders.sent_at if orders.sent_at is not None else 0.0
-        receive_view(folder, made.plan, sent, Path(order.files), ahead_seconds=ahead)
+        files = Path(order.shared) / SENT_FOLDER / sent.series if order.shared else Path(order.files)
+        try:
+            receive_view(folder, made.plan, sent, files, ahead_seconds=ahead)
+        except DataError:
+            if order.shared:
+                note_damage(files)
+            raise
+        self._received = sent
         changed = sent.held != self.report.held
         is_behind = sent.held != {name: one.artifact for name, one in order.tables.items()}
         self._write(
@@ -161,6 +218,16 @@ class ViewKeeper:
             )
         )
 
+    def _shared_files(self, view: Path) -> SentView | None:
+        """Return what the home has written; None if there is nothing yet. A network file system can show an
+        earlier description again."""
+        self._shared = view
+        self._shared_look_at = min(self._shared_look_at, self._clock() + SHARED_LOOK_SECONDS)
+        sent, before = read_sent_files(view), self._received
+        if sent is None or before is None or sent.series != before.series:
+            return sent
+        return before if len(sent.changes) < len(before.changes) else sent
+
     def _note_complete(self, folder: Path, made: OnlineDefinition) -> None:
         """Let a view serve that an earlier process has completed. It may lack the newest versions."""
         if self.report.is_complete:
@@ -171,7 +238,12 @@ class ViewKeeper:
 
     def _defined(self, order: ViewOrder) -> OnlineDefinition:
         if self._definition is None:
-            self._definition = load_definition(Path(order.definition))
+            try:
+                self._definition = load_definition(Path(order.definition))
+            except MissingViewError as error:
+                if order.shared:
+                    raise LateFileError(error.message) from error
+                raise
         return self._definition
 
     def _write(self, report: ViewReport) -> None:

@@ -3,6 +3,7 @@ them."""
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,8 +13,8 @@ from pathlib import Path
 
 from gridmill.codec import decode
 from gridmill.domain.frozen import replace
-from gridmill.domain.service_features import VIEWS_FILE, ViewOrders, ViewReport
-from gridmill.domain.serving import ServiceOrder
+from gridmill.domain.service_features import COPIES, VIEWS_FILE, ViewOrders, ViewReport
+from gridmill.domain.serving import ServedVersion, ServiceOrder
 from gridmill.errors import GridmillError
 from gridmill.serving.service_files import view_report_file
 
@@ -57,6 +58,18 @@ class ViewKeepers:
         for view in views:
             self._read_report(view)
         self._reports = {view: report for view, report in self._reports.items() if view in views}
+        self._remove_copies(orders)
+
+    def _remove_copies(self, orders: Sequence[ServiceOrder]) -> None:
+        """Delete the copies of views that no order reads, when their processes have ended."""
+        copies = self._folder / COPIES
+        if not copies.is_dir():
+            return
+        used = {*self._processes, *(one.view for one in _versions(orders))}
+        names = {Path(view).name for view in used}
+        for copy in copies.iterdir():
+            if copy.name not in names:
+                shutil.rmtree(copy, ignore_errors=True)
 
     def is_complete(self, order: ServiceOrder) -> bool:
         """Return whether all views that the order needs can serve."""
@@ -115,10 +128,14 @@ class ViewKeepers:
         return False
 
 
+def _versions(orders: Sequence[ServiceOrder]) -> list[ServedVersion]:
+    """Return all versions and stages."""
+    return [one for order in orders for version in order.versions for one in version.all_versions()]
+
+
 def _definitions(orders: Sequence[ServiceOrder]) -> list[str]:
     """Return the folders of the definitions of all versions and stages."""
-    versions = (version for order in orders for version in order.versions)
-    return [one.features for version in versions for one in version.all_versions() if one.features]
+    return [one.features for one in _versions(orders) if one.features]
 
 
 def _start(folder: Path, view: str) -> "subprocess.Popen[bytes]":

@@ -35,12 +35,12 @@ from gridmill.domain.service import (
     order_of,
     route_order_of,
 )
-from gridmill.domain.service_features import ViewOrders
+from gridmill.domain.service_features import ViewOrders, copy_folder
 from gridmill.domain.service_log import request_log_uri, writer_of
 from gridmill.domain.service_settings import DEFAULT_HOST
 from gridmill.domain.service_size import CALIBRATION, Calibration
 from gridmill.domain.service_succession import WarmUp
-from gridmill.domain.serving import ServiceOrder, ServiceReport
+from gridmill.domain.serving import ServedVersion, ServiceOrder, ServiceReport
 from gridmill.domain.site import SiteKind
 from gridmill.domain.storage_uri import below
 from gridmill.errors import ConflictError, GridmillError, NotFoundError
@@ -78,18 +78,28 @@ def _at_node(
     """Return the order for the node of an attempt. The router connects to a node of a Ray site directly, so
     the replicas listen at the address by which this machine reaches the node. The files of the request log
     of other attempts, which may still run, have other names."""
-    site = catalog.ledger.snapshot.sites.get(service.site)
     if service.route is None:
         return order
     if order.request_log is not None:
         log = replace(order.request_log, writer=writer_of(attempt.id, attempt.token))
         order = replace(order, request_log=log)
-    if site is None or site.kind is not SiteKind.RAY:
+    if not _is_on_ray(catalog, service):
         return order
     deployment = transaction.get(Deployment, attempt.deployment_id)
     pods = deployment.pods if deployment is not None else ()
     address = next((one.address for one in pods if one.id == attempt.pod_id), "")
-    return replace(order, host=address or DEFAULT_HOST, port=0)
+    versions = tuple(one.changed(_with_copy) for one in order.versions)
+    return replace(order, versions=versions, host=address or DEFAULT_HOST, port=0)
+
+
+def _is_on_ray(catalog: Catalog, service: Service) -> bool:
+    site = catalog.ledger.snapshot.sites.get(service.site)
+    return service.route is not None and site is not None and site.kind is SiteKind.RAY
+
+
+def _with_copy(version: ServedVersion) -> ServedVersion:
+    """Return the version with the folder of a copy of its view on the node."""
+    return replace(version, view=copy_folder(version.view)) if version.view else version
 
 
 def order_for_process(catalog: Catalog, storage: Storage, service: Service) -> ServiceOrder:
@@ -113,9 +123,19 @@ def service_views(
     """Return the present content of the views of the service that a job runs; None if it has no views. At
     home, the process of the router keeps the views that are sent to replicas at another site."""
     service = transaction.get(Service, job.service.name) if job.service is not None else None
-    views = view_orders(catalog, storage, service, transaction.now) if service is not None else None
-    routes = job.service is not None and job.service.routes
-    return views.sent() if views is not None and routes else views
+    if service is None or job.service is None:
+        return None
+    if not job.service.routes:
+        return _views_of_replicas(catalog, storage, service, transaction.now)
+    views = view_orders(catalog, storage, service, transaction.now)
+    return views.sent() if views is not None else None
+
+
+def _views_of_replicas(catalog: Catalog, storage: Storage, service: Service, now: float) -> ViewOrders | None:
+    """Return the present content of the views that the replicas of a service read. All nodes of a Ray site
+    read the files of a view from the storage root. The files for a farm are sent by its site."""
+    views = view_orders(catalog, storage, service, now)
+    return views.copied() if views is not None and _is_on_ray(catalog, service) else views
 
 
 def can_run_services(channels: Channels, pod_id: str) -> bool:
@@ -159,7 +179,7 @@ def send_order(
     for attempt in filter(None, _replica_attempts(transaction, service)):
         order = order_for_process(catalog, storage, service)
         order = _at_node(catalog, transaction, service, attempt, order)
-        views = view_orders(catalog, storage, service, transaction.now)
+        views = _views_of_replicas(catalog, storage, service, transaction.now)
         _send(channels, transaction, attempt, order, views)
     views = view_orders(catalog, storage, service, transaction.now) if service.route is not None else None
     send_route_order(channels, transaction, service, views)

@@ -7,7 +7,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import LAST_PORT
 from gridmill.domain.resource import Resource
 from gridmill.domain.service import Service, why_not_served
-from gridmill.domain.service_features import ALL_SENT, FeatureDefinition
+from gridmill.domain.service_features import FeatureDefinition
 from gridmill.domain.service_size import MOST_REPLICAS
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import ConflictError, InputError
@@ -118,15 +118,3 @@ _NO_SERVICES = {
     SiteKind.BATCH: "a batch service runs jobs that end, and has no connection to them",
 }
 """The kinds of sites at which services do not run, each with the reason."""
-
-
-def check_computes(service: Service, site: Site | None) -> None:
-    """Raise InputError if a service cannot compute contextual features at its site."""
-    if site is not None and site.kind is SiteKind.RAY:
-        raise InputError(
-            f"service {service.name!r} computes contextual features, which services on a Ray cluster cannot "
-            f"do: the view of the tables is not sent to the nodes of site {site.name!r}",
-            hint=f"Leave out --resource, use a farm or a rented machine, or let requests send all features: "
-            f"--features FILE with sent: ['{ALL_SENT}'].",
-            place="resource",
-        )

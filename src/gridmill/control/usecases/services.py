@@ -22,7 +22,6 @@ from gridmill.control.steps.services import (
 from gridmill.control.usecases.service_checks import (
     ChosenModel,
     DefinedFeatures,
-    check_computes,
     check_port,
     check_replicas,
     check_same,
@@ -188,8 +187,6 @@ class ServiceUseCases(ServiceSizeUseCases):
             site = self._ledger.snapshot.sites.get(used.site)
             check_serves(service, used, site)
             service = replace(service, route=ServiceRoute(site=used.site))
-            if service.version in service.features:
-                check_computes(service, site)
             pipeline = pipeline_of(service)
         run = begin_run(self._control.run_creation, transaction, pipeline, force=False)
         begun = replace(service, run_id=run.id)
@@ -281,8 +278,6 @@ class ServiceUseCases(ServiceSizeUseCases):
         definition = features.definition if features is not None else None
         after = self._with_canary(after, second, definition, percent, transaction.now)
         if features is not None:
-            if features.definition is not None:
-                check_computes(after, self._ledger.snapshot.sites.get(after.site))
             after = _with_features(service, after, features, bool(chosen or second))
         after = self._reconfigured(after, port or service.port, settings, transaction.now)
         for version in filter(None, (after.version, after.canary)):
