@@ -277,7 +277,7 @@ class Application:
 
     async def _predict(self, request: Request) -> Answer:
         host = self._chosen(request, request.query.get("version", ""))
-        return await predict(host, request)
+        return await predict(host, request, self._order.max_body_bytes)
 
     def _chosen(self, request: Request, version: str) -> HostedModel:
         host = self._versions.choose(version)

@@ -6,6 +6,7 @@ from gridmill.domain.serving import ServiceOrder
 from gridmill.serving.fields import Field, FieldKind
 from gridmill.serving.hosting import Versions
 from gridmill.serving.keyed_features import STATUS, VALUES
+from gridmill.serving.request import ARROW
 from gridmill.serving.served_model import ServedModel
 
 if TYPE_CHECKING:
@@ -167,6 +168,14 @@ _STATUSES = (
 )
 
 
+_STREAM = {
+    "type": "string",
+    "contentMediaType": ARROW.decode(),
+    "description": "A stream of Apache Arrow, with a column for each field of a row. The answer is a stream "
+    "if the header `Accept` of a request with a stream has this type.",
+}
+
+
 def _predict(model: ServedModel) -> dict[str, Any]:
     row: dict[str, Any] = {"$ref": "#/components/schemas/Row"}
     if model.card.sequence is not None and model.features is None:
@@ -200,10 +209,14 @@ def _predict(model: ServedModel) -> dict[str, Any]:
             "content": {
                 "application/json": {"schema": body, "example": {"rows": [example]}},
                 "application/x-ndjson": {"schema": {"type": "string"}},
+                ARROW.decode(): {"schema": _STREAM},
             },
         },
         "responses": {
-            "200": {"description": "The predictions.", "content": {"application/json": {"schema": answer}}},
+            "200": {
+                "description": "The predictions.",
+                "content": {"application/json": {"schema": answer}, ARROW.decode(): {"schema": _STREAM}},
+            },
             **_errors(*_ERRORS),
             "404": {"description": "There is no such version."},
         },

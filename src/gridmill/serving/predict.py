@@ -9,18 +9,20 @@ import msgspec
 import numpy as np
 
 from gridmill.jobs.features import Floats
+from gridmill.serving.arrow_rows import arrow_columns, read_rows, write_stream
 from gridmill.serving.errors import FieldsError, MediaTypeError, Problem, RequestError
 from gridmill.serving.hosting import HostedModel
 from gridmill.serving.keyed_features import (
     NO_INPUTS,
     KeyedInputs,
+    KeyedRequest,
     Row,
     RowInputs,
     read_keyed,
     read_keyed_line,
     wish_of,
 )
-from gridmill.serving.request import LINES, Answer, Request, json_answer
+from gridmill.serving.request import ARROW, LINES, Answer, Request, json_answer
 from gridmill.serving.served_model import ServedModel
 
 _ENCODE = msgspec.json.Encoder().encode
@@ -30,15 +32,19 @@ JSON_TYPES = (b"application/json", b"", b"application/x-www-form-urlencoded")
 """The content types of a body in JSON. Some programs send JSON without its content type."""
 
 
-async def predict(host: HostedModel, request: Request) -> Answer:
-    """Answer rows in JSON or JSON lines. Raises RequestError."""
+async def predict(host: HostedModel, request: Request, most_bytes: int) -> Answer:
+    """Answer rows in JSON, JSON lines or an Arrow stream, whose values have at most `most_bytes` bytes.
+    Raises RequestError."""
     kind = request.content_type()
     if kind in LINES:
         return await _predict_lines(host, request)
+    if kind == ARROW:
+        return await _predict_arrow(host, request, most_bytes)
     if kind not in JSON_TYPES:
         raise MediaTypeError(
             f"the content type {kind.decode('latin-1')!r} is not supported",
-            hint="Use application/json, or application/x-ndjson for one row per line.",
+            hint="Use application/json, application/x-ndjson for one row per line, or "
+            f"{ARROW.decode()} for a stream of Apache Arrow.",
         )
     wish = wish_of(request.query.get("features", ""))
     keyed = await _keyed(host, request.body)
@@ -46,6 +52,26 @@ async def predict(host: HostedModel, request: Request) -> Answer:
     request.rows = len(inputs)
     predicted = await host.predict(inputs)
     return answer_of(host, predicted, keyed.about(wish) if keyed is not None else None)
+
+
+async def _predict_arrow(host: HostedModel, request: Request, most_bytes: int) -> Answer:
+    """Answer the rows of a stream, with a stream if the request accepts it."""
+    wish = wish_of(request.query.get("features", ""))
+    rows = read_rows(request.body, arrow_columns(host.model), most_bytes)
+    keyed = None
+    if host.keyed is None:
+        inputs = rows.inputs(host.model)
+    else:
+        keyed = await host.keyed.inputs_of(KeyedRequest(rows=rows.objects()))
+        inputs = keyed.inputs
+    request.rows, request.objects = len(rows), rows.objects
+    predicted = await host.predict(inputs)
+    about = keyed.about(wish) if keyed is not None else None
+    if ARROW not in request.headers.get(b"accept", b""):
+        return answer_of(host, predicted, about)
+    texts = {"model": host.service, "version": host.model.label}
+    texts |= {"features": _ENCODE(about).decode()} if about else {}
+    return Answer(body=write_stream(host.model.columns(predicted), texts), media_type=ARROW)
 
 
 def answer_of(host: HostedModel, predicted: Floats, about: object = None) -> Answer:

@@ -1,7 +1,7 @@
 """A request and an answer, as the handlers of all protocols use them."""
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -13,6 +13,8 @@ from gridmill.serving.errors import MalformedError, MediaTypeError, TooLargeErro
 JSON = b"application/json"
 LINES = (b"application/x-ndjson", b"application/jsonl", b"application/jsonlines", b"application/json-lines")
 """The content types of JSON lines: one row per line."""
+ARROW = b"application/vnd.apache.arrow.stream"
+"""The content type of a stream of Apache Arrow."""
 _ENCODE = msgspec.json.Encoder().encode
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 COMPRESSED_BYTES = 1024
@@ -35,6 +37,8 @@ class Request:
     """The label of the version that answers, which a handler sets."""
     rows: int = 0
     """The number of rows of the request, which a handler sets."""
+    objects: Callable[[], list[dict[str, Any]]] | None = None
+    """Returns the rows as JSON has them, if the body is not JSON. A handler sets it."""
 
     def content_type(self) -> bytes:
         """Return the media type of the body, without parameters, in lower case."""
@@ -55,6 +59,11 @@ class Answer:
     status: int = 200
     media_type: bytes = JSON
     headers: Headers = field(default=())
+
+
+def is_stream(content: bytes) -> bool:
+    """Return whether an answer is an Arrow stream, and not JSON."""
+    return content.startswith(b"\xff\xff\xff\xff")
 
 
 def json_answer(content: Any, status: int = 200, headers: Headers = ()) -> Answer:  # noqa: ANN401  any JSON

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gridmill.domain.serving import RequestLog
 from gridmill.serving.metrics import LOG_LOST, counted
-from gridmill.serving.request import Answer, Request
+from gridmill.serving.request import Answer, Request, is_stream
 from gridmill.serving.row_log import RowLogWriter, complete_left_files
 
 MOST_WAITING = 10_000
@@ -59,8 +59,7 @@ class RequestLogWriter:
             "seconds": round(seconds, 6),
         }
         if self._settings.bodies:
-            line["request"] = request.body.decode("utf-8", errors="replace")
-            line["answer"] = body.decode("utf-8", errors="replace")
+            line["request"], line["answer"] = _texts(request, body)
         self._lines.append(json.dumps(line))
         if self._rows is not None and answer.status == 200 and request.path == "/predict":
             self._rows.add(request, body)
@@ -116,3 +115,15 @@ class RequestLogUpkeep:
         if log is not None and log.rows:
             with suppress(OSError):  # the next look tries again
                 complete_left_files(log, running)
+
+
+def _texts(request: Request, answer: bytes) -> tuple[str, str]:
+    """Return the bodies of a request and its answer. Arrow streams are written as JSON."""
+    sent, got = request.body.decode("utf-8", "replace"), answer.decode("utf-8", "replace")
+    if request.objects is not None:
+        sent = json.dumps({"rows": request.objects()})
+    if is_stream(answer):
+        from gridmill.serving.arrow_rows import objects_of_answer
+
+        got = json.dumps({"predictions": objects_of_answer(answer)})
+    return sent, got

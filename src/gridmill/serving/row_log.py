@@ -17,7 +17,7 @@ from typing import Any
 
 from gridmill.domain.service_log import READY_FOLDER
 from gridmill.domain.serving import RequestLog
-from gridmill.serving.request import LINES, Request
+from gridmill.serving.request import LINES, Request, is_stream
 
 MOST_WAITING = 10_000
 """The largest number of rows that wait to be written. Further rows are counted as lost."""
@@ -194,6 +194,8 @@ def _pairs(request: Request, answer: bytes) -> Iterator[tuple[Mapping[str, Any],
 
 
 def _rows(request: Request) -> Sequence[Any]:
+    if request.objects is not None:
+        return request.objects()
     body = request.body
     # one line with a sequence is a list too, but not a list of rows
     if request.content_type() not in LINES:
@@ -212,6 +214,10 @@ def _is_json(line: bytes) -> bool:
 
 
 def _predictions(answer: bytes) -> Sequence[Mapping[str, Any]]:
+    if is_stream(answer):
+        from gridmill.serving.arrow_rows import objects_of_answer
+
+        return objects_of_answer(answer)
     with suppress(ValueError):
         content = json.loads(answer)
         predictions: Sequence[Mapping[str, Any]] = content.get("predictions", [content])
