@@ -180,7 +180,7 @@ VERSIONS: Mapping[str, str] = {
     "as arrow": "gridmill.jobs.apply_model:as_arrow",
     "in form of": "gridmill.jobs.apply_model:in_form_of",
     "apply model": "gridmill.jobs.apply_model:apply_model",
-    "open request": "gridmill.serving.request_file:open_request",
+    "open request": "gridmill.serving.open_request:open_request",
     "write answer": "gridmill.serving.answer_file:write_answer",
     "answer endings": "gridmill.serving.answer_file:answer_endings",
     "write csv": "gridmill.jobs.write_rows:write_csv",

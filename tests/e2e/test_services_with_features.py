@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.e2e.conftest import Place
@@ -60,6 +61,39 @@ def asked(port: int) -> dict[str, Any]:
     return about
 
 
+def predicted(port: int, row: dict[str, Any]) -> Any:
+    status, answer = call(port, "/predict", {"rows": [row]})
+    assert status == 200, answer
+    return answer["predictions"][0]
+
+
+def check_large_request(place: Place, port: int) -> None:
+    """A file with keys, and a version of the sink with all rows, get the predictions of the service."""
+    times = ("2024-02-01", "2024-03-05T07:00:00Z", "2024-04-20", AS_OF)
+    rows = [{"id": one, "x": 1, "y": 2, "day": at} for one in (1, 2, 9) for at in times]
+    served = [predicted(port, row) for row in rows]
+    data = place.write("\n".join(map(json.dumps, rows)), "asked.jsonl")
+    target = data.with_name("answer.jsonl")
+    words = ("predict", "rain", "--data", data, "--output", target, "--features", "status")
+    done = place.gridmill(*words)
+    assert done.returncode == 0, done.stderr
+    assert "features computed by key from w/rows@2" in done.stdout
+    assert "x_mean_2d: " in done.stdout
+    answers = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [{"prediction": one["prediction"]} for one in answers] == served
+    assert {one["x_mean_2d_status"] for one in answers} == {"present", "stale", "defaulted"}
+    assert (answers[-1]["x_lag_1_status"], answers[-1]["x_count_2d_status"]) == ("missing", "present")
+
+    target = data.with_name("answer.parquet")
+    done = place.gridmill("predict", "rain", "--data", "w/rows@1", "--output", target)
+    assert done.returncode == 0, done.stderr
+    every = pq.read_table(target).to_pylist()
+    assert len(every) == 112
+    for row in every[::16]:
+        sent = {**row, "day": row["day"].isoformat()}
+        assert predicted(port, sent) == {"prediction": row["prediction"]}
+
+
 def test_a_service_computes_windows_and_follows_the_loads_of_its_sinks(place: Place) -> None:
     file = place.write(PIPELINE)
     place.write(csv_rows(112), "rows.csv")
@@ -94,6 +128,8 @@ def test_a_service_computes_windows_and_follows_the_loads_of_its_sinks(place: Pl
     assert (seen["state"], seen["behind_since"]) == ("fresh", None)
     assert datetime.now(UTC) - datetime.fromisoformat(seen["checked_at"]) < timedelta(minutes=5)
     assert "w/rows@2" in place.gridmill("show", "service", "rain").stdout
+
+    check_large_request(place, port)
 
     # an update of the settings of features needs no restart by hand
     place.write("reach_back: all\nrules:\n  x_mean_2d: {default: -2}\n", "features.yaml")

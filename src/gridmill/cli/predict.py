@@ -37,25 +37,43 @@ def predict(
         Path,
         typer.Option("--output", "-o", metavar="FILE", help="File for the answer: .csv, .jsonl or .parquet."),
     ],
+    features: Annotated[
+        str,
+        typer.Option(
+            metavar="status|values",
+            help="Write the status, or the value and the status, of each feature computed by key.",
+        ),
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     json: Json = False,
 ) -> None:
     """Predict all rows of a file or a table with the version that a service serves now.
 
     Workers are started for the request, and end with it. The service gets no requests. The answer has the
-    rows of the request in their order, with the predictions. Ctrl-C stops the workers, and writes no file.
+    rows of the request in their order, with the predictions. If the service computes features by key, the
+    rows have the keys, as in a request. Ctrl-C stops the workers, and writes no file.
     """
     lines = _Progress()
     with session(context) as client, _interruptible():
         answer = client.predict(
-            service, data, output, overwrite=force, on_tick=lines.show, on_rows=lines.show_rows
+            service,
+            data,
+            output,
+            overwrite=force,
+            features=features,
+            on_tick=lines.show,
+            on_rows=lines.show_rows,
         )
     if json:
         return emit(answer)
-    return print(
+    print(
         f"{show_count(answer.rows, 'prediction')} of {answer.version}, which service {service} serves, in "
         f"{output} ({answer.run})"
     )
+    if answer.tables:
+        print(f"features computed by key from {', '.join(answer.tables)}")
+    for name, counted in answer.not_present.items():
+        print(f"{name}: {', '.join(f'{number:,} {status}' for status, number in counted.items())}")
 
 
 @contextmanager

@@ -94,11 +94,12 @@ def open_features(
     *,
     ahead_seconds: float | None = None,
     view: Path | None = None,
+    most_rows: int | None = None,
 ) -> OnlineFeatures:
     """Return the features of a service from the folder of its view. Raises MissingViewError if the folder has
     no definition; a missing view is treated by the policy when a request arrives. `ahead_seconds` is how far
     in the future an as-of time may be (None: any time). `view` is the folder of the view, if it is not the
-    one that the definition names."""
+    one that the definition names. `most_rows` limits the rows of the view that a call holds in memory."""
     made = load_definition(folder)
     return OnlineFeatures(
         view or folder / made.view,
@@ -109,6 +110,7 @@ def open_features(
         clock=clock,
         ahead_seconds=ahead_seconds,
         example=made.example,
+        most_rows=most_rows,
     )
 
 

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
@@ -27,7 +28,7 @@ from gridmill.jobs.duckdb_engine import quoted
 from gridmill.jobs.expressions import quote_all, select, sql_text
 from gridmill.online.key_rows import NEVER, check_ahead, check_floor, load_rows, with_history
 from gridmill.online.plan import Feed, OnlinePlan
-from gridmill.online.requests import RequestRows, read_request
+from gridmill.online.requests import RequestColumns, read_request
 from gridmill.online.row_codec import ARROW, DamagedViewError
 from gridmill.online.view import HeldVersion, ViewFile, ViewState, current_file, mark_damaged, open_view
 
@@ -80,7 +81,7 @@ class _Computed:
     at each place of each sequence.
     """
 
-    request: RequestRows
+    request: RequestColumns
     state: ViewState
     values: Mapping[str, pa.Array] = field(default_factory=dict)
     newest: Mapping[str, Ints] = field(default_factory=dict)
@@ -96,7 +97,8 @@ class OnlineFeatures:
 
     `folder` is the folder of the view. A new view that replaces the old one is used by the next call. An
     as-of time may be at most `ahead_seconds` in the future (None: any time), which allows for clocks that
-    differ. `example` is a row of the basis table in the form of a request.
+    differ. `example` is a row of the basis table in the form of a request. `most_rows` limits the rows of the
+    view that a call for several rows holds in memory (None: no limit).
     """
 
     def __init__(
@@ -110,8 +112,9 @@ class OnlineFeatures:
         clock: Callable[[], float] = time.time,
         ahead_seconds: float | None = None,
         example: Mapping[str, Any] | None = None,
+        most_rows: int | None = None,
     ) -> None:
-        self.folder, self.plan = folder, plan
+        self.folder, self.plan, self._most_rows = folder, plan, most_rows
         self.example, self._ahead_seconds = dict(example or {}), ahead_seconds
         self.rules, self.policy = dict(rules or {}), policy or OnlinePolicy()
         self._encoders, self._clock = tuple(encoders), clock
@@ -131,6 +134,21 @@ class OnlineFeatures:
         """Return the versions that the view holds now. Raises MissingViewError, DamagedViewError."""
         return self._view().state()
 
+    @contextmanager
+    def one_version(self) -> Iterator[ViewState]:
+        """A context in which all calls of this thread read the same versions of the tables, although the view
+        is refreshed meanwhile. It returns these versions. Raises MissingViewError, DamagedViewError."""
+        if not self.plan.stored:
+            yield _NO_STATE
+            return
+        view = self._view()
+        self._local.pinned = True
+        try:
+            with view.reading():
+                yield view.state()
+        finally:
+            self._local.pinned = False
+
     def features_for(self, rows: Sequence[Mapping[str, Any]], as_of: datetime | None = None) -> OnlineRows:
         """Return the features of each row. If the model reads sequences, return for each row the rows of its
         sequence, the oldest first.
@@ -138,18 +156,21 @@ class OnlineFeatures:
         `rows` have the columns `plan.request`, and may have the as-of time under the name of the dataset's
         time column. `as_of` is the time of all other rows (default: now). Raises InputError for a wrong row,
         an unknown key or an as-of time that the view does not answer, and UnavailableError if the view cannot
-        be used and the policy refuses such requests.
+        be used and the policy refuses such requests. Inside of `one_version`, such requests are always
+        refused. Raises TooManyRowsError for several rows that need more rows of the view than `most_rows`.
         """
         now_us = round((self._clock() - self._clock_ahead_seconds()) * 1_000_000)
         request = read_request(rows, self.plan, as_of, now_us)
         if self._ahead_seconds is not None:
             check_ahead(request.times, now_us, self._ahead_seconds)
         try:
-            computed = self._computed(request)
+            computed = self._computed(request, self._most_rows if len(rows) > 1 else None)
         except UnavailableError as error:
-            self._forget()
             if isinstance(error, DamagedViewError):
                 mark_damaged(self.folder)
+            if self._is_pinned():
+                raise
+            self._forget()
             if self.policy.on_broken == OnTrouble.REFUSE:
                 raise
             computed = self._nothing(request, str(error))
@@ -177,10 +198,15 @@ class OnlineFeatures:
         except UnavailableError:
             return 0.0
 
+    def _is_pinned(self) -> bool:
+        return bool(getattr(self._local, "pinned", False))
+
     def _view(self) -> ViewFile:
         """Return the view that serves; open it again if it was replaced."""
-        path = current_file(self.folder)
         view: ViewFile | None = getattr(self._local, "view", None)
+        if view is not None and self._is_pinned():
+            return view
+        path = current_file(self.folder)
         if view is None or view.path.name != path.name:
             if view is not None:
                 view.close()
@@ -195,7 +221,7 @@ class OnlineFeatures:
             view.close()
         self._local.view = None
 
-    def _computed(self, request: RequestRows) -> _Computed:
+    def _computed(self, request: RequestColumns, most_rows: int | None) -> _Computed:
         """Return the features that are computed by key, from one commit of the view."""
         if not self.plan.stored:
             return _Computed(request=request, state=_NO_STATE)
@@ -208,7 +234,7 @@ class OnlineFeatures:
                 request, places = with_history(view, self.plan, request)
             check_floor(request.times, state)
             for number, feed in enumerate(self.plan.feeds):
-                found = load_rows(view, number, feed, request)
+                found = load_rows(view, number, feed, request, most_rows)
                 values |= their_features(found.loaded, found.asking, self._rank)
                 newest |= dict.fromkeys(feed.features, found.newest)
         return _Computed(request=request, state=state, values=values, newest=newest, places=places)
@@ -227,7 +253,7 @@ class OnlineFeatures:
             self._local.engine = engine
         return engine
 
-    def _nothing(self, request: RequestRows, problem: str) -> _Computed:
+    def _nothing(self, request: RequestColumns, problem: str) -> _Computed:
         """Return missing values for all features that are computed by key. A sequence then consists of the
         row of the request only."""
         count = len(request.times)
@@ -273,7 +299,7 @@ class OnlineFeatures:
             self._refuse_unknown(request, newest)
         return made
 
-    def _refuse_unknown(self, request: RequestRows, newest: Mapping[str, Ints]) -> None:
+    def _refuse_unknown(self, request: RequestColumns, newest: Mapping[str, Ints]) -> None:
         for feed in self.plan.feeds:
             for name in feed.features:
                 rule, given = self.rules.get(name, FeatureRule()), request.given.get(name)
@@ -283,7 +309,7 @@ class OnlineFeatures:
                 if rule.default is None and unknown.any():
                     raise _unknown_key(feed, name, request, int(np.flatnonzero(unknown)[0]))
 
-    def _expressed(self, request: RequestRows, values: Mapping[str, pa.Array]) -> pa.Table:
+    def _expressed(self, request: RequestColumns, values: Mapping[str, pa.Array]) -> pa.Table:
         """Return all features in the order of the dataset, encoded: those of the request, those that are
         computed by key, and those that are expressions over them."""
         columns = {name: request.table[name] for name in request.table.column_names} | dict(values)
@@ -361,7 +387,7 @@ def _check_default(name: str, value: float | str | bool, kind: pa.DataType) -> N
         ) from error
 
 
-def _unknown_key(feed: Feed, name: str, request: RequestRows, row: int) -> InputError:
+def _unknown_key(feed: Feed, name: str, request: RequestColumns, row: int) -> InputError:
     key = ", ".join(f"{column}={request.table[column][row].as_py()!r}" for column in feed.on)
     return InputError(
         f"table {feed.table!r} has no row with {key} before the as-of time, and {name!r} has no default",

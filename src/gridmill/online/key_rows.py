@@ -10,7 +10,7 @@ from gridmill.errors import InputError
 from gridmill.jobs.dataset.window_kernels import LoadedTable
 from gridmill.jobs.dataset.window_ranges import NOWHERE, Ints, KeyedTimes, QueryRows
 from gridmill.online.plan import Feed, OnlinePlan
-from gridmill.online.requests import RequestRows
+from gridmill.online.requests import RequestColumns
 from gridmill.online.row_codec import Key, codec_of, key_maker, plain_keys
 from gridmill.online.view import StoredRow, ViewFile, ViewState
 
@@ -28,8 +28,17 @@ class KeyRows:
     newest: Ints
 
 
-def load_rows(view: ViewFile, number: int, feed: Feed, request: RequestRows) -> KeyRows:
-    """Read all rows that the features of a feed need for these requests. Raises DamagedViewError."""
+class TooManyRowsError(InputError):
+    """The rows of a request need more rows of a view at once than may be held in memory."""
+
+    default_hint = "Send fewer rows in one request."
+
+
+def load_rows(
+    view: ViewFile, number: int, feed: Feed, request: RequestColumns, most_rows: int | None = None
+) -> KeyRows:
+    """Read all rows that the features of a feed need for these requests. Raises DamagedViewError, and
+    TooManyRowsError if they are more than `most_rows`."""
     keys = _keys(feed, request)
     spans = _spans(keys, request.times)
     reach = round(feed.seconds * 1_000_000)
@@ -43,13 +52,15 @@ def load_rows(view: ViewFile, number: int, feed: Feed, request: RequestRows) -> 
             places[key] = len(places)
             rows += found
             lengths.append(len(rows))
+        if most_rows is not None and len(rows) > most_rows:
+            raise TooManyRowsError(f"the features need more than {most_rows:,} rows of {feed.table!r}")
     loaded = _loaded(feed, rows, lengths)
     numbers = [NOWHERE if key is None else places.get(key, NOWHERE) for key in keys]
     asking = QueryRows(known=loaded.times, keys=np.asarray(numbers, np.int64), times=request.times)
     return KeyRows(loaded=loaded, asking=asking, newest=_newest(asking))
 
 
-def with_history(view: ViewFile, plan: OnlinePlan, request: RequestRows) -> tuple[RequestRows, Ints]:
+def with_history(view: ViewFile, plan: OnlinePlan, request: RequestColumns) -> tuple[RequestColumns, Ints]:
     """Return the rows of a request with the earlier rows of their sequences, and for each place in each
     sequence the number of its row.
 
@@ -76,12 +87,12 @@ def with_history(view: ViewFile, plan: OnlinePlan, request: RequestRows) -> tupl
     given = {
         name: [owner != NOWHERE and has[owner] for owner in owners] for name, has in request.given.items()
     }
-    expanded = RequestRows(table=pa.concat_tables(parts), times=np.asarray(times, np.int64), given=given)
+    expanded = RequestColumns(table=pa.concat_tables(parts), times=np.asarray(times, np.int64), given=given)
     assert len(places) == length * len(request.times)
     return expanded, np.asarray(places, np.int64)
 
 
-def _keys(feed: Feed, request: RequestRows) -> list[Key | None]:
+def _keys(feed: Feed, request: RequestColumns) -> list[Key | None]:
     make, columns = key_maker(feed.key_types), plain_keys(request.table, feed.on)
     return (
         [make(values) for values in zip(*columns, strict=True)]
@@ -90,7 +101,7 @@ def _keys(feed: Feed, request: RequestRows) -> list[Key | None]:
     )
 
 
-def _with_own_row(request: RequestRows, number: int, earlier: pa.Table) -> pa.Table:
+def _with_own_row(request: RequestColumns, number: int, earlier: pa.Table) -> pa.Table:
     """Return the earlier rows of one request, followed by its own row.
 
     In the earlier rows, key columns have the values of the request.

@@ -14,12 +14,12 @@ from gridmill.errors import InputError
 from gridmill.online.plan import OnlinePlan
 from gridmill.online.row_codec import ARROW, Ints
 
-_WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRows:
+class RequestColumns:
     """The columns of a request, and the as-of time of each row (microseconds since 1970). `given` has for
     each feature that a request may send whether each row has it."""
 
@@ -30,7 +30,7 @@ class RequestRows:
 
 def read_request(
     rows: Sequence[Mapping[str, Any]], plan: OnlinePlan, as_of: datetime | None, now_us: int
-) -> RequestRows:
+) -> RequestColumns:
     """Return the rows of a request as columns.
 
     A row may have the time of the dataset as its as-of time; otherwise `as_of` or else `now_us` is its time.
@@ -55,7 +55,7 @@ def read_request(
                 ],
                 _arrow(types[name] or "DOUBLE"),
             )
-    return RequestRows(
+    return RequestColumns(
         table=pa.table(list(columns.values()), names=list(columns)),
         times=np.asarray(times, np.int64),
         given=given,
@@ -81,7 +81,7 @@ def _converted(value: Any, number: int, name: str, kind: str) -> Any:  # noqa: A
     if value is None:
         return None
     place = f"rows[{number}].{name}"
-    if kind in _WHOLE:
+    if kind in WHOLE:
         if isinstance(value, bool) or not isinstance(value, int | float) or not _is_whole(value):
             raise _wrong(value, "a whole number", place)
         return _in_range(int(value), kind, place)

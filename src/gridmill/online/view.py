@@ -133,7 +133,10 @@ class ViewFile:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """A transaction in which all reads see the same commit."""
+        """A transaction in which all reads see the same commit. Inside of another one, it is a part of it."""
+        if self._db.in_transaction:
+            yield
+            return
         with errors_of(self.path):
             self._db.execute("BEGIN")
             try:

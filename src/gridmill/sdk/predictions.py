@@ -2,18 +2,21 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any
 from uuid import uuid4
 
+from gridmill.domain.artifact import ArtifactKind
 from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.service import Service
+from gridmill.domain.service_features import FeatureDefinition
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.source import Source
 from gridmill.domain.states import FINISHED_RUNS
@@ -29,9 +32,10 @@ ROWS, TABLE, PREDICTIONS = "rows", "table", "predictions"
 """The names of the jobs: the load of the rows, the dataset, and the swarm."""
 CHECKING, WRITING = "checking rows", "writing rows"
 """The steps of a request in which the client reads its rows."""
-_BY_KEY = (
-    "The service computes features of {version} by key, but only for HTTP requests. Send the rows to the "
-    "service, or predict a version of the dataset, which has all features: --data PIPELINE/DATASET"
+_CHAIN = (
+    "{version} reads predictions of other models, which the service computes only for HTTP requests. Send "
+    "the rows to the service, or predict a version of the dataset, which has all features: "
+    "--data PIPELINE/DATASET"
 )
 _POSITION, _FILE = "gridmill_position", "rows.parquet"
 
@@ -50,13 +54,19 @@ class RowProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPredictions:
-    """The answer to a large request: the version that has answered, the run, the file, and its rows."""
+    """The answer to a large request: the version that has answered, the run, the file, and its rows.
+
+    `tables` are the versions of the tables from which features were computed by key. `not_present` are the
+    numbers of values of these features that were `stale`, `defaulted` or `missing`, by feature and status.
+    """
 
     service: str
     version: str
     run: str
     path: str
     rows: int
+    tables: tuple[str, ...] = ()
+    not_present: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 class PredictionVerbs(RunVerbs, VersionVerbs, ServiceVerbs):
@@ -69,6 +79,7 @@ class PredictionVerbs(RunVerbs, VersionVerbs, ServiceVerbs):
         output: str | Path,
         *,
         overwrite: bool = False,
+        features: str = "",
         on_tick: Callable[[Tick], None] | None = None,
         on_rows: Callable[[RowProgress], None] | None = None,
     ) -> ServedPredictions:
@@ -78,8 +89,12 @@ class PredictionVerbs(RunVerbs, VersionVerbs, ServiceVerbs):
         `data` is such a file, or a version of a sink or dataset (`weather/hourly@3`). The rows are read in
         pieces, so that a file of any size needs little memory, and a row that the service would refuse is
         refused with the same reason. If the model reads sequences, the file is JSON Lines, and each line is a
-        list of objects. With a canary, the version with the larger part of the requests is used. The rows
-        must have all features of the model, also those that the service computes by key.
+        list of objects. With a canary, the version with the larger part of the requests is used.
+
+        If the service computes features by key, the rows have keys, basis features and optionally an as-of
+        time, as in a request, and the features are computed from the view of the service. With `features`
+        "status", the answer has a column `NAME_status` for each feature that is computed by key, and with
+        "values" also its value.
 
         The workers are started for the request, and end with it, also if this method is interrupted. The
         service itself gets no requests. `on_rows` is called while rows are checked or written, and `on_tick`
@@ -90,8 +105,7 @@ class PredictionVerbs(RunVerbs, VersionVerbs, ServiceVerbs):
         _check_target(target, overwrite=overwrite)
         served = self.service(service).service
         version = self.load(served_version(served))
-        hint = _BY_KEY.format(version=version.id) if version.id in served.features else ""
-        rows = plugged("open request")(*self._source(data), version.path, target.suffix, hint)
+        rows = self._rows(served, version, data, target.suffix, features)
         told = on_rows or _ignored
         with _draft(target) as file, TemporaryDirectory(prefix="gridmill-predict-") as folder:
             count = rows.write_features(Path(folder) / _FILE, _told(CHECKING, told))
@@ -106,15 +120,56 @@ class PredictionVerbs(RunVerbs, VersionVerbs, ServiceVerbs):
             finally:
                 self._end(run)
                 self._remove(pipeline.name)
-        path = str(target.absolute())
-        return ServedPredictions(service=service, version=version.id, run=run, path=path, rows=written)
+        return ServedPredictions(
+            service=service,
+            version=version.id,
+            run=run,
+            path=str(target.absolute()),
+            rows=written,
+            tables=self._tables(served.features.get(version.id), rows.held),
+            not_present={name: dict(counted) for name, counted in rows.counts.items()},
+        )
 
-    def _source(self, data: str | Path) -> tuple[Path | Callable[[], Any], str]:
-        """Return the file, or the function that opens the table, and the text that names it."""
+    def _rows(self, served: Service, version: Version, data: str | Path, ending: str, features: str) -> Any:  # noqa: ANN401  the rows of a request
+        """Return the rows of the request. A version of a dataset has all features of the model."""
+        source, label, is_dataset = self._source(data)
+        definition = served.features.get(version.id)
+        is_chain = definition is not None and bool(definition.stages)
+        if features and (definition is None or is_chain or is_dataset):
+            raise InputError(
+                f"no features of {version.id} are computed by key for {label}",
+                hint="Leave out --features.",
+                place="features",
+            )
+        return plugged("open request")(
+            source,
+            label,
+            version.path,
+            ending,
+            _CHAIN.format(version=version.id) if is_chain else "",
+            root=Path(version.root),
+            definition=None if is_chain or is_dataset else definition,
+            wish=features,
+        )
+
+    def _tables(self, definition: FeatureDefinition | None, held: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the ids of versions of tables, by their version numbers in the storage root."""
+        ids: list[str] = []
+        for name, number in sorted(held.items()):
+            artifact = definition.tables.get(name, name) if definition is not None else name
+            versions = self.list_artifacts(name=artifact)
+            found = (one.id for one in versions if one.output.table_version == number)
+            ids.append(next(found, f"{artifact} (version {number} of the table)"))
+        return tuple(ids)
+
+    def _source(self, data: str | Path) -> tuple[Path | Callable[[], Any], str, bool]:
+        """Return the file, or the function that opens the table, the text that names it, and whether it is a
+        version of a dataset."""
         if Path(data).exists() or "/" not in str(data) or Path(data).suffix:
-            return Path(data), str(data)
+            return Path(data), str(data), False
         version = self.load(str(data))
-        return partial(plugged("batches"), version.path, version.artifact), str(data)
+        opened = partial(plugged("batches"), version.path, version.artifact)
+        return opened, version.id, version.kind == ArtifactKind.DATASET
 
     def _end(self, run: str) -> None:
         """Stop the run if it is active, and wait for its end, so that its workers have ended."""

@@ -22,36 +22,65 @@ def answer_endings() -> tuple[str, ...]:
     return tuple(_WRITERS)
 
 
+class _Batches:
+    """The rows of batches, which are taken in their order."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._held = [next(batches)]
+        self.schema = self._held[0].schema
+
+    def take(self, rows: int) -> pa.Table:
+        """Return the next rows. The result has fewer rows if there are no more."""
+        held = sum(batch.num_rows for batch in self._held)
+        while held < rows and (batch := next(self._batches, None)) is not None:
+            self._held.append(batch)
+            held += batch.num_rows
+        table = pa.Table.from_batches(self._held)
+        self._held = table.slice(rows).to_batches() or [self._held[0].slice(0, 0)]
+        return table.slice(0, rows)
+
+
 class _Predictions:
     """The predictions of all rows, in their order. A row of the request has `length` rows in the dataset, and
     the last of them is predicted. `rows` is the number of rows of the request."""
 
     def __init__(
-        self, batches: Iterator[pa.RecordBatch], length: int, rows: int, on_rows: RowCallback | None
+        self,
+        batches: Iterator[pa.RecordBatch],
+        shown: Iterator[pa.RecordBatch] | None,
+        length: int,
+        rows: int,
+        on_rows: RowCallback | None,
     ) -> None:
         self._on_rows = on_rows
-        self._batches, self._length, self.rows = batches, length, rows
+        self._batches, self._length, self.rows = _Batches(batches), length, rows
+        self._shown = _Batches(shown) if shown is not None else None
         self.taken = 0
-        self._held = [next(batches)]
-        names = self._held[0].schema.names
+        names = self._batches.schema.names
         self._names = [name for part in _OWN for name in names if name.startswith(part)]
-        self.schema = pa.schema([self._held[0].schema.field(name) for name in self._names])
+        fields = [self._batches.schema.field(name) for name in self._names]
+        self._further = [
+            one for one in (self._shown.schema if self._shown else ()) if one.name not in self._names
+        ]
+        self.schema = pa.schema([*fields, *self._further])
 
     def take(self, rows: int) -> pa.Table:
-        """Return the predictions of the next rows. Raises InputError if they are missing."""
-        held = sum(batch.num_rows for batch in self._held)
-        while held < rows and (batch := next(self._batches, None)) is not None:
-            self._held.append(batch)
-            held += batch.num_rows
-        if held < rows:
-            raise _changed(f"{self.taken + held} rows have a prediction, but there are more rows")
-        table = pa.Table.from_batches(self._held)
-        self._held = table.slice(rows).to_batches() or [self._held[0].slice(0, 0)]
-        self._check(table["row"].slice(0, rows))
+        """Return the predictions of the next rows, and what is shown about their features. Raises InputError
+        if they are missing."""
+        table = self._batches.take(rows)
+        if table.num_rows < rows:
+            number = self.taken + table.num_rows
+            raise _changed(f"{number} rows have a prediction, but there are more rows")
+        self._check(table["row"])
         self.taken += rows
         if self._on_rows is not None:
             self._on_rows(self.taken, 0, 0)
-        return table.slice(0, rows).select(self._names)
+        made = table.select(self._names)
+        further = self._shown.take(rows) if self._shown is not None else made
+        for one in self._further:
+            made = made.append_column(one, further[one.name])
+        return made
 
     def _check(self, numbers: pa.ChunkedArray) -> None:
         first = self.taken * self._length + self._length - 1
@@ -86,7 +115,7 @@ def write_answer(
     `on_rows` is called with the number of rows so far.
     Raises InputError if a row has no prediction, for example because the file of the rows has changed.
     """
-    predictions = _Predictions(found, rows.reader.sequence or 1, count, on_rows)
+    predictions = _Predictions(found, rows.shown(), rows.reader.sequence or 1, count, on_rows)
     if isinstance(rows, LineRows) and rows.ending == ".jsonl" and not rows.is_list:
         written = _write_lines(rows, predictions, file)
     else:

@@ -135,7 +135,7 @@ class KeyedFeatures:
         self.plan = features.plan
         self._features, self._encodings, self._sequence = features, tuple(encodings), sequence
         self._limits, self._waiting = limits, 0
-        self._optional_keys = _optional_keys(features.plan)
+        self._optional_keys = optional_keys(features.plan)
         self._pool = ThreadPoolExecutor(THREADS, "features")
 
     async def inputs_of(self, request: KeyedRequest) -> KeyedInputs:
@@ -169,12 +169,12 @@ class KeyedFeatures:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _computed(self, request: KeyedRequest) -> KeyedInputs:
-        rows = [self._with_optional_keys(row) for row in request.rows]
+        rows = [with_optional_keys(row, self._optional_keys) for row in request.rows]
         try:
             made = self._features.features_for(rows, request.as_of)
             inputs = encode(made.columns, self._encodings)
         except InputError as error:
-            raise _wrong(error) from error
+            raise wrong_field(error) from error
         except UnavailableError as error:
             raise ViewUnavailableError(error.message, hint=error.hint, retry_seconds=RETRY_SECONDS) from error
         except GridmillError as error:
@@ -183,14 +183,6 @@ class KeyedFeatures:
         if self._sequence is not None:
             inputs = inputs.reshape(len(rows), length, -1)
         return KeyedInputs(inputs=inputs, features=made, length=length)
-
-    def _with_optional_keys(self, row: Row) -> Row:
-        """Return the row with missing keys as null, if the row has all features that are computed by the
-        key."""
-        absent = [
-            key for key, features in self._optional_keys.items() if key not in row and features <= row.keys()
-        ]
-        return {**row, **dict.fromkeys(absent)} if absent else row
 
 
 def keyed_of(model: ServedModel, limits: BatchLimits) -> KeyedFeatures | None:
@@ -201,7 +193,14 @@ def keyed_of(model: ServedModel, limits: BatchLimits) -> KeyedFeatures | None:
     return KeyedFeatures(model.features, model.card.encodings, model.card.sequence, limits)
 
 
-def _optional_keys(plan: "OnlinePlan") -> dict[str, set[str]]:
+def with_optional_keys(row: Row, optional: Mapping[str, set[str]]) -> Row:
+    """Return the row with missing keys as null, if the row has all features that are computed by the key.
+    `optional` is the result of `optional_keys`."""
+    absent = [key for key, features in optional.items() if key not in row and features <= row.keys()]
+    return {**row, **dict.fromkeys(absent)} if absent else row
+
+
+def optional_keys(plan: "OnlinePlan") -> dict[str, set[str]]:
     """Return the keys that are needed only for features that are computed by key, each with these
     features."""
     if plan.history is not None:
@@ -289,7 +288,8 @@ def as_of_time(value: object) -> datetime | None:
         raise FieldsError((Problem(field="as_of", problem=message),)) from error
 
 
-def _wrong(error: InputError) -> FieldsError:
+def wrong_field(error: InputError) -> FieldsError:
+    """Return the error of a request for the error of a field of its rows."""
     match = _PLACE.fullmatch(error.place)
     row = int(match[1]) if match else None
     field = (match[2] if match else error.place) or None

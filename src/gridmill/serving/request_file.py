@@ -18,7 +18,6 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from gridmill.errors import DataError, GridmillError, InputError
-from gridmill.jobs.model_files import load_card
 from gridmill.serving.errors import FieldsError, Problem, RequestError
 from gridmill.serving.fields import Field, FieldKind, RowReader
 from gridmill.serving.table_values import checked_values, number_texts
@@ -46,6 +45,10 @@ class RequestRows(ABC):
         """Whether a row is a list of objects, which has no columns that an answer could repeat."""
         self.hint = ""
         """The hint of an error in a row, if the rule has none."""
+        self.held: Mapping[str, int] = {}
+        """The version numbers of the tables from which features are computed, by the names of the tables."""
+        self.counts: Mapping[str, Mapping[str, int]] = {}
+        """The numbers of computed values that are not present, by feature and status."""
 
     @abstractmethod
     def features(self) -> Iterator[pa.Table]:
@@ -59,6 +62,11 @@ class RequestRows(ABC):
     def bytes_read(self) -> tuple[int, int]:
         """Return the bytes that `features` has read so far, and all bytes (0: unknown)."""
         return 0, 0
+
+    def shown(self) -> Iterator[pa.RecordBatch] | None:
+        """Return what the answer shows about the features of each row, or None if it shows nothing. Call it
+        after `write_features`."""
+        return None
 
     def write_features(self, to: Path, on_rows: RowCallback | None = None) -> int:
         """Write the features of all rows with their positions as Parquet, and return the number of rows.
@@ -98,7 +106,6 @@ class LineRows(RequestRows):
     def __init__(self, path: Path, reader: RowReader, ending: str) -> None:
         super().__init__(str(path), reader, ending)
         self.path, self.is_list = path, reader.sequence is not None
-        self._needs_columns = ending != ".jsonl" and not self.is_list
         self._schema = pa.schema([])
         self._read_bytes = 0
 
@@ -110,7 +117,7 @@ class LineRows(RequestRows):
         """Yield the lines that are not blank, with their numbers from 1, in pieces."""
         piece, size, number, self._read_bytes = [], 0, 0, 0
         most = max(1, PIECE_ROWS // (self.reader.sequence or 1))
-        with _reading(self.label), self.path.open("rb") as file:
+        with reading(self.label), self.path.open("rb") as file:
             while line := file.readline(LINE_BYTES + 1):
                 number += 1
                 if len(line) > LINE_BYTES:
@@ -129,10 +136,14 @@ class LineRows(RequestRows):
     def features(self) -> Iterator[pa.Table]:
         """Yield the features of each piece of lines."""
         for piece in self.lines():
-            values = self.reader.values_of([self._row(number, line) for number, line in piece])
-            yield pa.table(dict(self._columns(values)))
-            if self._needs_columns:
+            yield self.features_of(piece)
+            if self.ending != ".jsonl" and not self.is_list:
                 self._schema = self._unified(piece)
+
+    def features_of(self, piece: Sequence[tuple[int, bytes]]) -> pa.Table:
+        """Return the features of a piece of numbered lines."""
+        values = self.reader.values_of([self._row(number, line) for number, line in piece])
+        return pa.table(dict(self._columns(values)))
 
     def _row(self, number: int, line: bytes) -> Any:  # noqa: ANN401  a decoded row
         try:
@@ -197,33 +208,29 @@ class TableRows(RequestRows):
     ) -> None:
         super().__init__(label, reader, ending)
         self._opened = opened
-        if reader.sequence is not None:
-            raise InputError(
-                f"{label} cannot be used, because the model reads sequences of up to {reader.sequence} rows",
-                hint="Use a .jsonl file. Each of its lines is a list of objects, as in a request to the "
-                "service. Or declare a prediction in a pipeline, whose dataset has the entity and the time "
-                "of each row.",
-                place="data",
-            )
 
     def batches(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Return the columns and rows of the table."""
-        with _reading(self.label):
+        with reading(self.label):
             reader = self._opened()
         return reader.schema, self._explained(reader)
 
     def _explained(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        with _reading(self.label):
+        with reading(self.label):
             yield from (batch for batch in reader if batch.num_rows)
 
     def features(self) -> Iterator[pa.Table]:
         """Yield the features of each batch."""
         schema, batches = self.batches()
-        check_columns(self.label, schema.names, self.reader.fields, self.hint)
+        self.check_names(schema.names)
         done = 0
         for batch in batches:
             yield self.checked(batch, done)
             done += batch.num_rows
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Raise DataError if a column is missing."""
+        check_columns(self.label, names, [field.name for field in self.reader.fields], self.hint)
 
     def checked(self, batch: pa.RecordBatch, before: int) -> pa.Table:
         """Return the features of a batch, whose first row is the row `before`."""
@@ -256,8 +263,8 @@ class CsvRows(TableRows):
     def __init__(self, path: Path, reader: RowReader, ending: str) -> None:
         super().__init__(str(path), reader, ending, self._typed)
         self.path = path
-        self._names = self._header()
-        self._fit: dict[str, list[str]] = {name: list(_KINDS) for name in self._names}
+        self.names = self._header()
+        self._fit: dict[str, list[str]] = {name: list(_KINDS) for name in self.names}
         self._file: pa.NativeFile | None = None
 
     def bytes_read(self) -> tuple[int, int]:
@@ -265,7 +272,7 @@ class CsvRows(TableRows):
         return (self._file.tell() if self._file is not None else 0), self.path.stat().st_size
 
     def _header(self) -> list[str]:
-        with _reading(self.label), self.path.open(encoding="utf-8-sig", newline="") as file:
+        with reading(self.label), self.path.open(encoding="utf-8-sig", newline="") as file:
             names = next(filter(None, csv.reader(file)), [])
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -298,8 +305,8 @@ class CsvRows(TableRows):
 
     def _explained_error(self, error: Exception) -> DataError:
         for line, cells in self._cells():
-            if len(cells) != len(self._names):
-                text = f"the line has {len(cells)} cells, but the first line has {len(self._names)} names"
+            if len(cells) != len(self.names):
+                text = f"the line has {len(cells)} cells, but the first line has {len(self.names)} names"
                 return DataError(f"{self.label}, line {line}: {text}", place="data")
         return DataError(f"{self.label}: {error}", place="data")
 
@@ -324,11 +331,11 @@ class CsvRows(TableRows):
 
     def features(self) -> Iterator[pa.Table]:
         """Yield the features of each batch of lines, and find the types of all columns."""
-        check_columns(self.label, self._names, self.reader.fields, self.hint)
+        self.check_names(self.names)
         done = 0
-        with _reading(self.label):
+        with reading(self.label):
             try:
-                reader = self._read(dict.fromkeys(self._names, pa.string()))
+                reader = self._read(dict.fromkeys(self.names, pa.string()))
             except pa.ArrowInvalid as error:
                 raise self._explained_error(error) from error
             for batch in reader:
@@ -377,21 +384,22 @@ def _fits(cells: pa.Array, form: str) -> bool:
     return True
 
 
-def check_columns(label: str, names: Sequence[str], fields: Sequence[Field], hint: str) -> None:
-    """Raise DataError if a table has no column for a field."""
-    missing = [field.name for field in fields if field.name not in names]
+def check_columns(label: str, names: Sequence[str], needed: Sequence[str], hint: str) -> None:
+    """Raise DataError if a table lacks a column that it needs."""
+    missing = [name for name in needed if name not in names]
     if not missing:
         return
     noun = "the column" if len(missing) == 1 else "the columns"
     raise DataError(
         f"{label} lacks {noun} {', '.join(f'`{name}`' for name in missing)}",
-        hint=hint or f"The model computes predictions from {', '.join(field.name for field in fields)}.",
+        hint=hint or f"The model computes predictions from {', '.join(needed)}.",
         place="data",
     )
 
 
 @contextmanager
-def _reading(label: str) -> Iterator[None]:
+def reading(label: str) -> Iterator[None]:
+    """Convert errors of files and tables to InputError."""
     try:
         yield
     except GridmillError:
@@ -410,58 +418,3 @@ def _writing(path: Path) -> Iterator[None]:
             f"the features of the rows cannot be written to {path.parent}: {reason}",
             hint="Set the environment variable TMPDIR to a folder with more space.",
         ) from error
-
-
-def open_request(
-    data: Path | Callable[[], pa.RecordBatchReader], label: str, model: Path, ending: str, hint: str = ""
-) -> RequestRows:
-    """Return the rows of a .csv, .jsonl or .parquet file, or of a function that opens a table, as rows for
-    the model in the folder `model`.
-
-    `ending` is the ending of the file of the answer. `hint` is the hint of errors in rows that have none.
-    Raises InputError for another file.
-    """
-    rows = _opened(data, label, model, ending)
-    rows.hint = hint
-    return rows
-
-
-def _opened(
-    data: Path | Callable[[], pa.RecordBatchReader], label: str, model: Path, ending: str
-) -> RequestRows:
-    card = load_card(model)
-    reader = RowReader(card.encodings, card.sequence)
-    if not isinstance(data, Path):
-        return TableRows(label, reader, ending, data)
-    if data.suffix == ".jsonl":
-        _check_sequence_keys(card.entity, card.time, reader)
-        return LineRows(data, reader, ending)
-    if data.suffix == ".csv":
-        return CsvRows(data, reader, ending)
-    if data.suffix == ".parquet":
-        return TableRows(label, reader, ending, lambda: _parquet(data))
-    raise InputError(
-        f"{data} is no .csv, .jsonl or .parquet file",
-        hint="Name a file with one of these endings, or a version such as `weather/hourly`.",
-        place="data",
-    )
-
-
-def _check_sequence_keys(entity: Sequence[str], time: str | None, reader: RowReader) -> None:
-    """Raise InputError if the entity or the time is a feature of a model that reads sequences, because a list
-    may then have rows of several entities, which a prediction job would separate."""
-    names = {field.name for field in reader.fields} if reader.sequence is not None else set()
-    keys = [name for name in (*entity, *([time] if time else [])) if name in names]
-    if keys:
-        raise InputError(
-            f"the model reads sequences, and its features include {', '.join(map(repr, keys))}, which "
-            "identifies rows",
-            hint="Declare a prediction in a pipeline, or send requests to the service.",
-            place="service",
-        )
-
-
-def _parquet(path: Path) -> pa.RecordBatchReader:
-    file = pq.ParquetFile(path)
-    batches = file.iter_batches(PIECE_ROWS, use_threads=False)
-    return pa.RecordBatchReader.from_batches(file.schema_arrow, batches)

@@ -20,7 +20,8 @@ from gridmill.errors import DataError, GridmillError, InputError
 from gridmill.jobs.features import Encoding, encode
 from gridmill.serving.answer_file import write_answer
 from gridmill.serving.fields import RowReader
-from gridmill.serving.request_file import POSITION, CsvRows, LineRows, TableRows, open_request
+from gridmill.serving.open_request import open_request
+from gridmill.serving.request_file import POSITION, CsvRows, LineRows, TableRows
 
 ENCODINGS = (
     Encoding(column="temp", type="double"),
