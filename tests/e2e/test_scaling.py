@@ -15,8 +15,9 @@ from gridmill.serving.calibration import CONNECTIONS, calibrate
 from gridmill.serving.service_files import write_order
 from tests.e2e.conftest import processes_mentioning
 from tests.kit.paced_load import PacedLoad
-from tests.kit.served_models import linear_model, order_of, row
+from tests.kit.served_models import code_model, linear_model, order_of, row
 from tests.kit.services import PATIENCE_SECONDS, Load, Service, wait_for
+from tests.unit.serving.test_code_model import trusted
 
 pytestmark = pytest.mark.e2e
 BODY = {"rows": [row()]}
@@ -81,6 +82,17 @@ def test_a_calibration_measures_the_rate_the_cpus_and_the_memory_of_one_replica(
     assert 50 * MIB < measured.replica_bytes < 1024 * MIB
     assert measured.start_seconds > 0
     assert not processes_mentioning(os.fspath(tmp_path / "s"))
+
+
+def test_a_calibration_counts_the_cpus_and_the_memory_of_the_code_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    write_order(tmp_path / "s", trusted(code_model(tmp_path / "m"), calibrates=True))
+    measured = calibrate(tmp_path / "s")
+    assert 10 * MIB < measured.code_bytes < 1024 * MIB
+    assert measured.replica_bytes > 50 * MIB
+    assert 0 < measured.cpu_seconds < 1
+    assert measured.cpus_per_replica <= 2
+    assert not processes_mentioning(os.fspath(tmp_path / "m"))
 
 
 def test_a_version_that_cannot_be_loaded_ends_its_calibration_with_the_reason(tmp_path: Path) -> None:

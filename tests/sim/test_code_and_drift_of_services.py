@@ -82,15 +82,16 @@ def test_a_rollback_to_code_that_is_no_longer_trusted_is_refused_and_the_version
     assert until(grid, cases, is_running).service.version == "w/m@8"
 
 
-def test_a_rate_or_a_range_for_a_version_with_its_own_code_is_refused_with_what_to_do(
+def test_a_rate_or_a_range_for_a_version_with_its_own_code_needs_a_measurement_as_any_other(
     grid: Simulation, cases: Cases
 ) -> None:
     grid.store.commit([Put(noun=a_model(8, predict="code/m.py:predict"), expected=0)])
-    with pytest.raises(InputError, match="size of a service is not measured") as caught:
+    with pytest.raises(InputError, match="w/m@8 predicts with its own code"):
+        cases.start_service("rain", model="w/m@8", rate=10.0)
+    with pytest.raises(ConflictError, match="w/m@8 was not measured"):
         cases.start_service("rain", model="w/m@8", rate=10.0, settings=TRUSTED)
-    assert "--replicas N" in caught.value.hint
     started(grid, cases, "w/m@8", settings=TRUSTED)
-    with pytest.raises(InputError, match="size of a service is not measured"):
+    with pytest.raises(ConflictError, match="w/m@8 was not measured"):
         cases.update_service("rain", replicas=3, least_replicas=1)
 
 

@@ -9,6 +9,7 @@ from test_services import FOREVER, a_model
 from test_services_elsewhere import add_site, executions
 
 from gridmill.codec import to_builtins
+from gridmill.control.steps.services import ENVIRONMENT_SECONDS
 from gridmill.control.usecases.service import Service as Cases
 from gridmill.domain.amounts import MIB
 from gridmill.domain.artifact import ArtifactKind, Output
@@ -353,12 +354,42 @@ def test_impossible_terms_are_refused(
         both[1].plan_service("w/m@1", **terms)  # type: ignore[arg-type]
 
 
-def test_a_version_with_its_own_code_is_not_measured(both: tuple[Simulation, Cases]) -> None:
-    grid, cases = both
-    grid.store.commit([Put(noun=a_model(8, predict="code/m.py:predict"), expected=0)])
+def test_a_version_with_its_own_code_is_measured_with_trust_and_gets_memory_for_its_code() -> None:
+    with_code = replace(MEASURED, code_bytes=200 * MIB)
+    details = {CALIBRATION: to_builtins(with_code)}
+    output = Output(kind=ArtifactKind.FILES, uri="", details=details)
+    grid, cases = grid_of(Behaviour(seconds=5.0, outputs=(output,)))
+    code = a_model(8, predict="code/m.py:predict", environment="numpy\n")
+    grid.store.commit([Put(noun=code, expected=0)])
     with pytest.raises(InputError, match="w/m@8 predicts with its own code") as caught:
         cases.plan_service("w/m@8", rate=100.0)
-    assert "--replicas N" in caught.value.hint
+    assert "--trust" in caught.value.hint
+    plan = planned(grid, cases, "w/m@8", rate=900.0, trust=True)
+    measured = grid.world.executions[-1].order
+    assert measured.service is not None
+    assert [one.trust for one in measured.service.versions] == [True]
+    assert measured.service.start_seconds == ENVIRONMENT_SECONDS
+    assert measured.given.cpus == 3
+    assert plan.size is not None
+    # 3 x (128 MiB for a replica + 304 MiB for its code) + 48 MiB for the parent process
+    assert (plan.size.replicas, plan.size.memory_bytes) == (2, 1344 * MIB)
+    trusted = ServiceSettings(trust=True)
+    cases.start_service("rain", model="w/m@8", rate=900.0, settings=trusted)
+    assert grid.run_until(lambda: cases.service("rain").state is ServiceState.RUNNING, at_most_steps=2000)
+    order = grid.world.executions[-1].order
+    assert order.service is not None
+    # the limit of a replica does not count the process of its code
+    assert (order.given.memory_bytes, order.service.memory_bytes) == (1344 * MIB, 128 * MIB)
+    # the settings of the service permit a measurement for it
+    assert cases.plan_service("w/m@8", rate=100.0, name="rain").size is not None
+
+
+def test_a_job_of_a_pipeline_measures_a_version_with_its_own_code() -> None:
+    grid, cases = grid_of()
+    grid.store.commit([Put(noun=a_model(8, predict="code/m.py:predict"), expected=0)])
+    trusted = ServiceSettings(trust=True)
+    assert run_job(grid, cases, model="w/m@8", rate=200.0, settings=trusted) is JobState.SUCCEEDED
+    assert cases.service("rain").service.size is not None
 
 
 @pytest.mark.parametrize("kind", [SiteKind.CLUSTER, SiteKind.RAY])

@@ -268,6 +268,14 @@ MeasureAgain = Annotated[
         show_default=False,
     ),
 ]
+TrustCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="With --model: the measurement may run the code of a version that predicts with its own code.",
+        show_default=False,
+    ),
+]
 ServedRate = Annotated[
     float | None,
     typer.Option(
@@ -303,6 +311,7 @@ def configure(
     model: ServedModel = "",
     rate: ServedRate = None,
     measure_again: MeasureAgain = False,
+    trust: TrustCode = False,
     alias: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VERSION", help="Set an alias, for example prod=3. Repeatable."),
@@ -417,7 +426,7 @@ def configure(
         return set_aliases(context, name, alias or [], best_by, expect, json)
     if (
         bool(model) != (rate is not None)
-        or (measure_again and not model)
+        or ((measure_again or trust) and not model)
         or (model and type != JobKind.SERVICE)
     ):
         raise InputError(
@@ -447,7 +456,7 @@ def configure(
         )
         plan = None
         if rate is not None:
-            plan = client.plan_service(model, rate=rate, resource=name, again=measure_again)
+            plan = client.plan_service(model, rate=rate, resource=name, again=measure_again, trust=trust)
     return _print_resource(done, json, plan)
 
 

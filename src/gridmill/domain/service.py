@@ -46,7 +46,8 @@ CALIBRATION_NAME = "service-calibration"
 """The name of the pipeline in whose runs models are calibrated."""
 CALIBRATION_JOB = "calibrate"
 CALIBRATION_CPUS = 2.0
-"""The CPUs of a calibration: one for the replica, and one for the client that sends requests to it."""
+"""The CPUs of a calibration: one for the replica, and one for the client that sends requests to it. A model
+with its own code needs one more."""
 MOST_MESSAGE = 2000
 """The largest number of characters of a message that a report adds to the record of a service."""
 
@@ -299,9 +300,10 @@ def pipeline_of(service: Service) -> Pipeline:
     return Pipeline(name=run_name(service.name), jobs=jobs, project=service.project)
 
 
-def calibration_pipeline(version: str, machine: str, resource: str, cpus: float) -> Pipeline:
-    """Return the pipeline with the one job that calibrates a version of a model."""
-    spec = ServiceSpec(name="calibration", calibrates=version, machine=machine)
+def calibration_pipeline(version: Artifact, machine: str, resource: str, most_cpus: float) -> Pipeline:
+    """Return the pipeline with the one job that calibrates a version of a model with at most `most_cpus`."""
+    spec = ServiceSpec(name="calibration", calibrates=version.id, machine=machine)
+    cpus = min(CALIBRATION_CPUS + has_own_code(version), most_cpus)
     job = Job(name=CALIBRATION_JOB, resource=resource or None, cpus=cpus, service=spec)
     return Pipeline(name=CALIBRATION_NAME, jobs=(job,))
 
@@ -314,7 +316,7 @@ def memory_needed(service: Service, replicas: int, assumed_bytes: int) -> int:
     extra_bytes += (replicas + 1) * service.canary_bytes
     if size is None:
         return (replicas + 1) * assumed_bytes + extra_bytes
-    return memory_for(replicas, size.replica_bytes, size.parent_bytes) + extra_bytes
+    return memory_for(replicas, size.replica_bytes + size.code_bytes, size.parent_bytes) + extra_bytes
 
 
 def run_name(service: str) -> str:
@@ -322,9 +324,10 @@ def run_name(service: str) -> str:
     return f"service-{service}"
 
 
-def calibration_order(version: str, folder: str) -> ServiceOrder:
-    """Return the order for the process that calibrates a version, whose files are in `folder`."""
-    served = ServedVersion(label=version, folder=folder)
+def calibration_order(version: Artifact, folder: str) -> ServiceOrder:
+    """Return the order for the process that calibrates a version, whose files are in `folder`. A version with
+    its own code is only calibrated if a user trusts it (`check_trusted`)."""
+    served = ServedVersion(label=version.id, folder=folder, trust=has_own_code(version))
     return ServiceOrder(name="calibration", versions=(served,), calibrates=True)
 
 

@@ -86,7 +86,8 @@ def _replica_bytes(service: Service) -> int:
     used = max((one.memory_bytes for one in replicas), default=0) - service.canary_bytes
     if used > 0:
         return used
-    return service.size.replica_bytes if service.size is not None else REPLICA_BYTES
+    size = service.size
+    return size.replica_bytes + size.code_bytes if size is not None else REPLICA_BYTES
 
 
 def with_percent(service: Service, percent: float, now: float) -> Service:

@@ -25,6 +25,9 @@ LEAST_CPUS = 0.1
 LIMIT_FACTOR, LIMIT_EXTRA_BYTES = 1.5, 64 * MIB
 """The memory limit of a replica is its measured peak times this factor, and at least the peak plus these
 bytes. A replica above its limit is replaced."""
+CODE_CPUS = 2.0
+"""The CPUs of a replica whose model predicts with its own code: one for the replica, and one for the process
+of the code."""
 FEW_CPUS = 0.6
 """A replica that used fewer CPUs than this at its largest rate waited for something, mostly for CPUs that
 other programs used during the measurement."""
@@ -60,7 +63,9 @@ class Calibration:
     `hardware` is the CPU of the machine on which it was measured. At the site `local`, it is the type of the
     machine. At another site, where the CPU is unknown before, the type is the site with the CPUs of a node.
     `replica_bytes` is the largest resident memory of the replica under load, `parent_bytes` that of the
-    parent process, and `start_seconds` the time until the replica was ready. `created` is a Unix time.
+    parent process, and `start_seconds` the time until the replica was ready. `code_bytes` is the largest
+    resident memory of the processes in which the model predicts with its own code (0: it has no code); their
+    CPU time is in the points. `created` is a Unix time.
     """
 
     version: str
@@ -71,6 +76,7 @@ class Calibration:
     start_seconds: float = 0.0
     created: float = 0.0
     hardware: str = ""
+    code_bytes: int = 0
 
     @property
     def name(self) -> str:
@@ -106,7 +112,23 @@ class Calibration:
     @property
     def limit_bytes(self) -> int:
         """The memory limit of a replica."""
-        return _in_steps(max(self.replica_bytes * LIMIT_FACTOR, self.replica_bytes + LIMIT_EXTRA_BYTES))
+        return _limit_of(self.replica_bytes)
+
+    @property
+    def code_limit_bytes(self) -> int:
+        """The memory that a size plans for the processes of the code of one replica."""
+        return _limit_of(self.code_bytes) if self.code_bytes else 0
+
+    @property
+    def whole_bytes(self) -> int:
+        """The memory that a size plans for one replica and the processes of its code."""
+        return self.limit_bytes + self.code_limit_bytes
+
+    @property
+    def most_cpus(self) -> float:
+        """The largest number of CPUs that one replica can use, because it handles its requests in one
+        thread, and its code, if there is one, in another."""
+        return CODE_CPUS if self.code_bytes else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +138,8 @@ class ServiceSize:
 
     `rate` is the rate of requests for which the size was computed (0: none), and `most_rate` is the rate
     that these replicas can serve. `p99_seconds` is the expected 99th percentile of the latency at `rate`.
-    `replica_bytes` is the memory limit of one replica, and `parent_bytes` the memory of the parent process.
+    `replica_bytes` is the memory limit of one replica, `code_bytes` the memory of the processes in which its
+    model predicts with its own code, and `parent_bytes` the memory of the parent process.
     `memory_bytes` includes one more replica, which an update needs.
     """
 
@@ -130,6 +153,7 @@ class ServiceSize:
     most_rate: float = 0.0
     p99_seconds: float = 0.0
     why: tuple[str, ...] = ()
+    code_bytes: int = 0
 
     @property
     def amounts(self) -> Amounts:
@@ -230,8 +254,8 @@ def expected_p99(calibration: Calibration, rate_per_replica: float) -> float:
 
 def cpus_for(calibration: Calibration, rate: float, replicas: int) -> float:
     """Return the CPUs of a service: the measured CPU time of the requests, divided by `TARGET_SHARE`. Each
-    replica gets at least `LEAST_CPUS` and at most one CPU, because it handles its requests in one thread."""
-    used = min(rate * calibration.cpu_seconds / TARGET_SHARE, float(replicas))
+    replica gets at least `LEAST_CPUS` and at most the CPUs that it can use."""
+    used = min(rate * calibration.cpu_seconds / TARGET_SHARE, replicas * calibration.most_cpus)
     return math.ceil(max(used, replicas * LEAST_CPUS) * _CPU_STEPS - 1e-6) / _CPU_STEPS
 
 
@@ -324,7 +348,7 @@ def _no_room(calibration: Calibration, replicas: int, room: Amounts, where: str)
         f"has room for {most_replicas(calibration, room)}",
         hint=f"It has {show_number(room.cpus)} CPUs and {show_bytes(room.memory_bytes)} for them; each "
         f"replica needs {show_number(calibration.cpus_per_replica)} CPUs and "
-        f"{show_bytes(calibration.limit_bytes)}. Request fewer replicas, or stop other services of "
+        f"{show_bytes(calibration.whole_bytes)}. Request fewer replicas, or stop other services of "
         "the resource.",
         place="replicas",
     )
@@ -350,6 +374,7 @@ def _sized(calibration: Calibration, rate: float, replicas: int, planned: float)
         cpus=amounts.cpus,
         memory_bytes=amounts.memory_bytes,
         replica_bytes=calibration.limit_bytes,
+        code_bytes=calibration.code_limit_bytes,
         parent_bytes=calibration.parent_bytes,
         rate=rate,
         most_rate=math.floor(replicas * calibration.rate_per_replica),
@@ -367,6 +392,11 @@ def _why(calibration: Calibration, rate: float, replicas: int, p99: float) -> li
         f"memory: a replica used {show_bytes(calibration.replica_bytes)}, its limit is "
         f"{show_bytes(calibration.limit_bytes)}, and an update needs one replica more",
     ]
+    if calibration.code_bytes:
+        lines.append(
+            f"code: its process used {show_bytes(calibration.code_bytes)}; "
+            f"{show_bytes(calibration.code_limit_bytes)} are planned beside each replica"
+        )
     if calibration.used_cpus < FEW_CPUS:
         lines.append(
             f"the replica used only {calibration.used_cpus:.2g} CPUs at its largest rate; if other programs "
@@ -384,13 +414,17 @@ def _why(calibration: Calibration, rate: float, replicas: int, p99: float) -> li
 def _amounts(calibration: Calibration, rate: float, replicas: int) -> Amounts:
     return Amounts(
         cpus=cpus_for(calibration, rate, replicas),
-        memory_bytes=memory_for(replicas, calibration.limit_bytes, calibration.parent_bytes),
+        memory_bytes=memory_for(replicas, calibration.whole_bytes, calibration.parent_bytes),
     )
 
 
 def show_latency(seconds: float) -> str:
     """Format a latency with three digits, such as `0.35 ms` or `1.2 s`."""
     return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+
+
+def _limit_of(peak_bytes: int) -> int:
+    return _in_steps(max(peak_bytes * LIMIT_FACTOR, peak_bytes + LIMIT_EXTRA_BYTES))
 
 
 def _in_steps(size: float) -> int:

@@ -64,15 +64,17 @@ class Services(Protocol):
         resource: str = "",
         name: str = "",
         again: bool = False,
+        trust: bool = False,
     ) -> ServicePlan:
         """Show the replicas, the CPUs, the memory and the latency of a service for a rate of requests.
 
         The size follows from a calibration, a measurement of a few seconds in a pod of the resource, which is
         kept for each version and type of machine. If there is none, or with `again`, the method starts it and
         returns a plan without a size: wait for its run, and call the method without `again`. `name` is the
-        service that is left out of the services that share the resource. Raises CapacityError, with the rate
-        that the resource can serve; InputError, NotFoundError, PipelineError for a resource that does not
-        fit.
+        service that is left out of the services that share the resource. With `trust`, or if the settings of
+        this service have it, the calibration may run the code of the version. Raises CapacityError, with
+        the rate that the resource can serve; InputError, NotFoundError, PipelineError for a resource that
+        does not fit.
         """
 
     def update_service(

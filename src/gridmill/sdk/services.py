@@ -56,6 +56,7 @@ class ServiceVerbs(Connected):
                 least_replicas=least_replicas,
                 resource=resource,
                 name=name,
+                trust=bool(settings.trust),
             )
         return self.grid.start_service(
             name,
@@ -79,10 +80,12 @@ class ServiceVerbs(Connected):
         resource: str = "",
         name: str = "",
         again: bool = False,
+        trust: bool = False,
     ) -> ServicePlan:
         """Return the replicas, the CPUs, the memory and the expected latency of a service for a rate of
         requests per second. If the version was not measured on this type of machine, or with `again`, the
-        method waits for a measurement, which takes a few seconds. Raises CapacityError, with the rate that
+        method waits for a measurement, which takes a few seconds. `trust` permits the code of the version.
+        Raises CapacityError, with the rate that
         the resource can serve; InputError, NotFoundError, PipelineError, UnavailableError if the measurement
         fails."""
         while True:
@@ -94,6 +97,7 @@ class ServiceVerbs(Connected):
                 resource=resource,
                 name=name,
                 again=again,
+                trust=trust,
             )
             again = False
             if plan.size is not None:
@@ -131,7 +135,9 @@ class ServiceVerbs(Connected):
         InputError, CapacityError, ConflictError, StaleVersionError, NotFoundError."""
         if rate or least_replicas is not None:
             service = self.service(name).service
-            self.plan_service(model or service.version, resource=service.resource, name=name)
+            self.plan_service(
+                model or service.version, resource=service.resource, name=name, trust=bool(settings.trust)
+            )
         return self.grid.update_service(
             name,
             model=model,

@@ -55,6 +55,7 @@ def calibrate(folder: Path) -> Calibration:
             machine=machine_type(),
             points=points,
             replica_bytes=_peak_bytes(replica.pid),
+            code_bytes=sum(map(_peak_bytes, _descendants(replica.pid))),
             parent_bytes=memory_bytes(os.getpid()),
             start_seconds=(replica.ready_at or 0.0) - replica.started_at,
         )
@@ -177,11 +178,32 @@ def _batches(address: int | Path) -> tuple[float, float, float]:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Return the CPU time of all threads of a process."""
+    """Return the CPU time of a process and of all processes that it has started."""
+    return sum(map(_own_cpu_seconds, (pid, *_descendants(pid))))
+
+
+def _own_cpu_seconds(pid: int) -> float:
+    """Return the CPU time of all threads of a process, and of its children that have ended."""
     with suppress(OSError, IndexError, ValueError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return sum(map(int, _stat_fields(pid)[11:15])) / _TICKS
     return 0.0
+
+
+def _descendants(pid: int) -> tuple[int, ...]:
+    """Return the processes that a process has started, directly or not, such as the code of a model."""
+    children: dict[int, list[int]] = {}
+    for one in (int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
+        with suppress(OSError, IndexError, ValueError):
+            children.setdefault(int(_stat_fields(one)[1]), []).append(one)
+    family = [pid]
+    for one in family:
+        family += children.get(one, ())
+    return tuple(family[1:])
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name of the program, which may contain spaces."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _peak_bytes(pid: int) -> int:

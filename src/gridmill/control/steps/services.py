@@ -62,7 +62,8 @@ def service_order(
         return None
     if job.service.calibrates:
         model = fetch_artifact(catalog, job.service.calibrates)
-        return calibration_order(model.id, str(below(storage.location, model.output.uri)))
+        order = calibration_order(model, str(below(storage.location, model.output.uri)))
+        return _with_time_for_environments(order, (model,))
     service = transaction.get(Service, job.service.name)
     if service is None:
         raise NotFoundError(f"there is no service {job.service.name!r}")
@@ -110,11 +111,13 @@ def order_for_process(catalog: Catalog, storage: Storage, service: Service) -> S
     canary_folder = str(below(storage.location, canary.output.uri)) if canary is not None else ""
     order = order_of(service, str(below(storage.location, model.output.uri)), log_folder, canary_folder)
     stages = [fetch_artifact(catalog, one) for one in stage_folders(catalog, service)]
-    has_environment = any(
-        one is not None and one.output.details.get("environment") for one in (model, canary, *stages)
-    )
-    order = replace(order, start_seconds=ENVIRONMENT_SECONDS) if has_environment else order
+    order = _with_time_for_environments(order, (model, canary, *stages))
     return with_definitions(catalog, storage, service, order)
+
+
+def _with_time_for_environments(order: ServiceOrder, versions: Iterable[Artifact | None]) -> ServiceOrder:
+    has_environment = any(one is not None and one.output.details.get("environment") for one in versions)
+    return replace(order, start_seconds=ENVIRONMENT_SECONDS) if has_environment else order
 
 
 def service_views(

@@ -12,7 +12,7 @@ from gridmill.control.usecases.service_checks import (
     check_served,
 )
 from gridmill.domain.frozen import replace
-from gridmill.domain.service import Service, check_trusted, has_own_code
+from gridmill.domain.service import Service, check_trusted
 from gridmill.domain.service_job import RequestOutcome, ServiceRequest, needs_size, pipeline_of_job
 from gridmill.domain.service_settings import check_settings, merged
 from gridmill.errors import ConflictError, UnavailableError
@@ -90,7 +90,7 @@ class ServiceJobUseCases(ServiceCanaryUseCases):
     def _measure(self, transaction: Transaction, running: Service | None, request: ServiceRequest) -> str:
         """Return the id of the run that measures the version first; empty if the version is measured, or need
         not be measured. Raises UnavailableError if the measurement has failed."""
-        if not _needs_size(running, request) or has_own_code(request.version):
+        if not _needs_size(running, request):
             return ""
         place = place_of(self._ledger, request.resource, request.name)
         if calibration_of(self._ledger, request.version.id, place.machine) is not None:
@@ -100,7 +100,7 @@ class ServiceJobUseCases(ServiceCanaryUseCases):
                 f"{request.version.id} could not be measured",
                 hint="`gridmill list runs` shows the run of the pipeline service-calibration that failed.",
             )
-        return self._calibrate(transaction, request.version.id, request.resource, place)
+        return self._calibrate(transaction, request.version, request.resource, place)
 
 
 def _chosen(request: ServiceRequest) -> ChosenModel:

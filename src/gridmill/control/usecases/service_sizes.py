@@ -19,14 +19,14 @@ from gridmill.domain.footprint import REPLICA_BYTES
 from gridmill.domain.frozen import replace
 from gridmill.domain.run import Attempt
 from gridmill.domain.service import (
-    CALIBRATION_CPUS,
     Service,
     calibration_pipeline,
-    has_own_code,
+    check_trusted,
     memory_needed,
     why_not_served,
 )
 from gridmill.domain.service_canary import why_no_room
+from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.service_size import (
     MOST_REPLICAS,
     Calibration,
@@ -54,22 +54,26 @@ class ServiceSizeUseCases(UseCases):
         resource: str = "",
         name: str = "",
         again: bool = False,
+        trust: bool = False,
     ) -> ServicePlan:
         """Return the size that a service would have. If its version was not calibrated on this type of
-        machine, or with `again`, a calibration is started."""
+        machine, or with `again`, a calibration is started. Raises InputError for a version with its own code
+        that neither `trust` nor the settings of the service permit."""
         check_rate(rate)
         check_range(replicas, least_replicas)
         with self._node.changing() as transaction:
             version = find_version(self._control.catalog, model)
             if why := why_not_served(version, None):
                 raise InputError(f"{version.id} cannot be served: {why}", place="model")
-            check_measurable(version)
+            service = self._ledger.read(Service, name) if name else None
+            is_trusted = trust or (service is not None and bool(service.settings.trust))
+            check_trusted(version, ServiceSettings(trust=is_trusted))
             if has_stages(self._control.catalog, version):
                 raise not_measured(version.id)
             place = place_of(self._ledger, resource, name)
             calibration = calibration_of(self._ledger, version.id, place.machine)
             if calibration is None or again:
-                run_id = self._calibrate(transaction, version.id, resource, place)
+                run_id = self._calibrate(transaction, version, resource, place)
                 return ServicePlan(
                     version=version.id, machine=place.machine, site=place.resource.site, run_id=run_id
                 )
@@ -83,13 +87,14 @@ class ServiceSizeUseCases(UseCases):
             sharing=place.sharing(size),
         )
 
-    def _calibrate(self, transaction: Transaction, version: str, resource: str, place: ServicePlace) -> str:
+    def _calibrate(
+        self, transaction: Transaction, version: Artifact, resource: str, place: ServicePlace
+    ) -> str:
         """Start the calibration of a version, unless it runs already. Returns the id of its run."""
-        running = running_calibration(self._ledger, version, place.machine)
+        running = running_calibration(self._ledger, version.id, place.machine)
         if running:
             return running
-        cpus = min(CALIBRATION_CPUS, place.pod.cpus)
-        pipeline = calibration_pipeline(version, place.machine, resource, cpus)
+        pipeline = calibration_pipeline(version, place.machine, resource, place.pod.cpus)
         return begin_run(self._control.run_creation, transaction, pipeline, force=False).id
 
     def _with_size(self, service: Service, least_replicas: int | None) -> Service:
@@ -112,7 +117,6 @@ class ServiceSizeUseCases(UseCases):
     def _calibration(self, version: str, place: ServicePlace) -> Calibration:
         calibration = calibration_of(self._ledger, version, place.machine)
         if calibration is None:
-            check_measurable(fetch_artifact(self._control.catalog, version))
             raise not_calibrated(version)
         return calibration
 
@@ -225,16 +229,6 @@ def check_room(transaction: Transaction, before: Service, after: Service) -> Non
             f"{after.canary} cannot be a canary: {why}",
             hint="Start the service with more replicas, or try the version as a service of its own.",
             place="canary",
-        )
-
-
-def check_measurable(version: Artifact) -> None:
-    """Raise InputError for a version with its own code, which no calibration runs."""
-    if has_own_code(version):
-        raise InputError(
-            f"{version.id} predicts with its own code, so the size of a service is not measured",
-            hint="Start the service with --trust and --replicas N, without a rate or a range.",
-            place="model",
         )
 
 
