@@ -86,6 +86,7 @@ SAMPLES: dict[str, Any] = {
     "site": Site(name="lab", kind=SiteKind.SLURM, address="host"),
     "states": (RunState.FAILED, RunState.STOPPED),
     "tail": 5,
+    "trust": True,
     "until": 2**40,
     "value": "hunter2 & äöü\n",
     "values": {"rate": "0.5", "to day": "ä"},
