@@ -39,6 +39,7 @@ from gridmill.cli.tables import COLOURS, table
 from gridmill.domain.amounts import show_bytes, show_count, show_number
 from gridmill.domain.artifact import Alias
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.gpu_sharing import claim_text
 from gridmill.domain.naming import LAST_PORT
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.promotion import Promotion
@@ -485,6 +486,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("replicas", f"{view.ready} of {_range(service)} ready"),
         ("last change", _last_change(report)),
         ("size", size_text(size) if size is not None and size.replicas == service.replicas else ""),
+        ("GPU", claim_text(service.gpu_share) if service.gpu_share is not None else ""),
         ("GPU memory", _gpu_memory(report)),
         ("generation", service.generation),
         ("run", service.run_id),

@@ -51,6 +51,7 @@ from gridmill.domain.project import ProjectView
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Run
 from gridmill.domain.run_costs import run_costs
+from gridmill.domain.service import gpu_lines_on
 from gridmill.domain.site import Site
 from gridmill.domain.states import DeploymentState, JobState, RunState
 from gridmill.domain.views import RunView, ScheduleView
@@ -270,6 +271,9 @@ def show(
         described = client.version(found.id) if isinstance(found, Artifact) else found
         alterations = client.list_alterations(found.name) if isinstance(found, Artifact) else ()
         altered = [change for one in alterations for change in one.changes]
+        gpu_lines: tuple[str, ...] = ()
+        if isinstance(found, Resource):
+            gpu_lines = gpu_lines_on(found.name, [one.service for one in Listing(client.grid.services)])
         spent: tuple[CostRow, ...] = ()
         if isinstance(found, RunView) and not json:
             spent = client.costs(CostBy.RUN, run=found.run.id)
@@ -287,6 +291,8 @@ def show(
         show_text(describe(described))
         for change in altered:
             print(f"altered: {change}")
+        for line in gpu_lines:
+            print(line)
 
 
 def list_all(

@@ -2,7 +2,7 @@
 processes, and the view that the user interfaces show."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from typing import Any
@@ -10,10 +10,12 @@ from typing import Any
 from gridmill.domain.artifact import LATEST, Artifact, ArtifactKind, split_reference
 from gridmill.domain.drift import DriftPeriod
 from gridmill.domain.frozen import dataclass, replace
-from gridmill.domain.job import Job
+from gridmill.domain.gpu_sharing import GpuClaim, GpuMeasurement, SharingService, gpu_lines
+from gridmill.domain.job import Job, JobKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.promotion import Promotion
+from gridmill.domain.resource import default_name
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.service_features import FeatureDefinition, FeatureSettings, view_bytes
 from gridmill.domain.service_keys import ServiceKey, key_lines
@@ -128,7 +130,9 @@ class Service:
 
     `rate` is the rate of requests per second for which the service was sized (0: none). If the number of
     replicas follows the load, `scaling` has its terms, and `replicas` is the largest number. `size` is the
-    size by measurement; None if the version was not calibrated.
+    size by measurement; None if the version was not calibrated. `gpu_claim` is the part of a GPU that the
+    service has; None if it shares none. `gpu_measured` has the measured GPU memory of its versions, by their
+    ids.
 
     `canary` is a second version, which gets `canary_percent` of the requests that name no version; empty if
     there is none. `canary_model` is the reference to it, and `canary_follows` the alias that the service
@@ -182,6 +186,8 @@ class Service:
     rate: float = 0.0
     scaling: Scaling | None = None
     size: ServiceSize | None = None
+    gpu_claim: GpuClaim | None = None
+    gpu_measured: Mapping[str, GpuMeasurement] = field(default_factory=dict)
     route: ServiceRoute | None = None
     serving_job: str = JOB
     succession: Succession = NO_SUCCESSION
@@ -218,6 +224,14 @@ class Service:
         host = f"[{self.host}]" if ":" in self.host else self.host
         scheme = "https" if self.settings.has_tls else "http"
         return f"{scheme}://{host}:{self.port}" if self.port else ""
+
+    @property
+    def gpu_share(self) -> SharingService | None:
+        """The part of a GPU that the service has; None if it has none, or if it has GPUs of its own."""
+        if self.gpu_claim is None or not self.gpu_claim.shares or not self.is_meant_to_run:
+            return None
+        measured = self.gpu_measured.get(self.version)
+        return SharingService(name=self.name, claim=self.gpu_claim, measured=measured, replicas=self.replicas)
 
     @property
     def feature_settings(self) -> FeatureSettings:
@@ -276,6 +290,19 @@ class ServiceView:
         return self.service.name
 
 
+def is_on(service: Service, resource: str) -> bool:
+    """Return whether a service uses the resource with this name."""
+    return (service.resource or default_name(JobKind.SERVICE)) == resource
+
+
+def gpu_lines_on(resource: str, services: Iterable[Service]) -> tuple[str, ...]:
+    """Return lines about the part of a GPU of each of the services that use this resource, and the number of
+    GPUs that they save."""
+    ordered = sorted(services, key=lambda one: one.name)
+    shares = [one.gpu_share for one in ordered if is_on(one, resource)]
+    return gpu_lines([one for one in shares if one is not None])
+
+
 def pipeline_of(service: Service) -> Pipeline:
     """Return the pipeline with the job of a service, and with the job of its router if it has one."""
     size, has_view = service.size, service.version in service.features
@@ -291,6 +318,7 @@ def pipeline_of(service: Service) -> Pipeline:
             replicas=service.replicas,
             has_view=has_view,
             canary_bytes=service.canary_bytes,
+            gpus=service.gpu_claim.shares if service.gpu_claim is not None else None,
         ),
     )
     # the process beside the router keeps the view that is sent to the replicas

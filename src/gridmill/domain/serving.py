@@ -163,7 +163,8 @@ class ServiceOrder:
     `drain_seconds`. A replica whose event loop or model does not respond for `hang_seconds`, or which uses
     more than `memory_bytes` bytes of memory (None means no limit), is replaced. A replica that is not ready
     after `start_seconds` has failed. After `max_failures` failures in succession, replicas of a new order are
-    not started again, and the replicas of the last working order continue.
+    not started again, and the replicas of the last working order continue. The code of each version may use
+    `gpu_memory_bytes` bytes of GPU memory in each replica (None: an equal part of the share of the attempt).
 
     With `scaling`, the parent process changes the number of replicas, and `replicas` is the number with which
     it begins. If `calibrates` is true, the process measures one replica instead, writes the result as the
@@ -192,6 +193,7 @@ class ServiceOrder:
     hang_seconds: float = 20.0
     start_seconds: float = 120.0
     memory_bytes: int | None = None
+    gpu_memory_bytes: int | None = None
     max_failures: int = 3
     request_log: RequestLog | None = None
     scaling: Scaling | None = None
@@ -255,7 +257,8 @@ class ReplicaReport:
 
     Times are Unix times in seconds. `restarts` counts the processes of this replica that ended without being
     told to. `memory_bytes` is the memory of the process at the last check, and `gpu_memory_bytes` the GPU
-    memory of the code of its models.
+    memory of the code of its models. `gpu_needed_bytes` is the GPU memory of this code after its largest
+    batch, and `gpu_size_bytes` the memory of the GPU. Both are 0 if they were not measured.
     """
 
     number: int
@@ -268,6 +271,8 @@ class ReplicaReport:
     restarts: int = 0
     memory_bytes: int = 0
     gpu_memory_bytes: int = 0
+    gpu_needed_bytes: int = 0
+    gpu_size_bytes: int = 0
     last_failure: str = ""
     last_failure_at: float | None = None
 

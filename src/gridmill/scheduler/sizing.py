@@ -147,12 +147,19 @@ def size_job(
     name, subject = f"{pipeline}/{job.name}", subject_of(job, pipeline)
     pace = pace_of(advice_input, workers) if advice_input else None
     return Sizing(
-        amounts=Amounts(cpus=job.cpus or 1.0, memory_bytes=memory, gpus=gpus_of(resource)),
+        amounts=Amounts(cpus=job.cpus or 1.0, memory_bytes=memory, gpus=_gpus(job, resource)),
         workers=job.gang or workers,
         why=tuple(why),
         expected_seconds=expected_seconds(name, subject, size, history, pace, resource),
         left_seconds=_left(name, subject, size, history),
     )
+
+
+def _gpus(job: Job, resource: Resource) -> int:
+    """Return the number of GPUs of a job. A service on a GPU that services share gets a part of the shares
+    of the resource."""
+    shares = job.service.gpus if job.service is not None else None
+    return gpus_of(resource) if shares is None else min(shares, gpus_of(resource))
 
 
 _OF_SERVICE_JOB = Sizing(

@@ -168,8 +168,11 @@ class CodeModel:
         self._timeout_seconds, self._growth_bytes = timeout_seconds, growth_bytes
         self._first_bytes = 0
         self._gpu, self._is_admitted = gpu, False
+        self._gpu_limit_bytes = gpu.share_bytes if gpu is not None else 0
         self.gpu_bytes = 0
         """The GPU memory of the code in bytes at the last prediction."""
+        self.gpu_needed_bytes = 0
+        """The GPU memory of the code in bytes after its largest batch; 0 if it was not measured."""
         self.loaded_at = math.inf
         """The monotonic time at which the code was loaded last, in seconds; infinite while it is loaded."""
         self._successor: _CodeProcess | None = None
@@ -265,7 +268,7 @@ class CodeModel:
         if self._gpu is None:
             return
         self.gpu_bytes = self._gpu.memory.of_group(process.pid)
-        if self._is_admitted and self.gpu_bytes > self._gpu.share_bytes:
+        if self._is_admitted and self.gpu_bytes > self._gpu_limit_bytes:
             _LOG.error("%s", self._above_share())
             self._replace()
 
@@ -276,17 +279,19 @@ class CodeModel:
             return
         self.predict(largest)
         self.gpu_bytes = self._gpu.memory.of_group(self._ready().pid, wait=True)
-        if self.gpu_bytes > self._gpu.share_bytes:
+        if self.gpu_bytes > self._gpu_limit_bytes:
             raise JobError(
                 self._above_share(),
                 hint="Give the resource of the service more GPUs, or start fewer replicas or a smaller "
                 "--max-batch.",
             )
-        self._is_admitted = True
+        self._is_admitted, self.gpu_needed_bytes = True, self.gpu_bytes
+        # code that was not found on a GPU keeps its whole share
+        if self.gpu_bytes:
+            self._gpu_limit_bytes = self._gpu.limit_after(self.gpu_bytes)
 
     def _above_share(self) -> str:
-        assert self._gpu is not None
-        used, share = show_bytes(self.gpu_bytes), show_bytes(self._gpu.share_bytes)
+        used, share = show_bytes(self.gpu_bytes), show_bytes(self._gpu_limit_bytes)
         return f"the code of the model uses {used} of GPU memory; its share is {share}"
 
     def _limit_memory(self, memory_bytes: int) -> None:

@@ -10,14 +10,18 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-from gridmill.domain.amounts import MIB
+from gridmill.domain.amounts import MIB, POD_GPU_SHARES
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.gpu_sharing import gpu_limit
 from gridmill.domain.serving import ServiceOrder
 
 SHARE_VARIABLE = "GRIDMILL_GPU_SHARE"
 """The environment variable with the share of each GPU that an attempt has (0 to 1), if GPUs are shared."""
 LOOK_SECONDS = 5.0
 """The age in seconds from which a measurement is repeated."""
+_ON_DEMAND = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+"""The variables with which JAX and TensorFlow allocate GPU memory when they need it. Otherwise, the measured
+memory would be what they reserve at their start."""
 _SMI_SECONDS = 20.0
 _NUMBERS = "--format=csv,noheader,nounits"
 
@@ -50,16 +54,25 @@ class GpuMemory:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuShare:
     """The GPU memory in bytes that the code of one replica may use, and the measurement of its use. The
-    largest batch of the replica has `max_batch` rows."""
+    largest batch of the replica has `max_batch` rows. `gpu_bytes` is the memory of the GPU. On a GPU that
+    `is_shared`, the code may use only a little more than it used for its largest batch, because other
+    services get the rest."""
 
     share_bytes: int
     max_batch: int
     memory: GpuMemory
+    gpu_bytes: int = 0
+    is_shared: bool = False
+
+    def limit_after(self, measured_bytes: int) -> int:
+        """Return the limit of code that used this GPU memory for its largest batch."""
+        return min(self.share_bytes, gpu_limit(measured_bytes)) if self.is_shared else self.share_bytes
 
 
 def read_processes(output: str) -> Iterator[tuple[int, int]]:
     """Parse lines `PID, MIB` of nvidia-smi: yield each process with its GPU memory in bytes on all GPUs. A
-    line without a number (`[N/A]`) is left out."""
+    line without a number is left out: the driver prints `[N/A]` or `[Insufficient Permissions]` instead of
+    the memory on vGPUs, under Windows and for some MIG devices."""
     used: dict[int, int] = {}
     for line in output.splitlines():
         pid, _, size = (part.strip() for part in line.partition(","))
@@ -73,15 +86,27 @@ def share_bytes(visible: str, share: str, replicas: int) -> int | None:
     service has, divided by the replicas on this GPU. A single replica has the shares of all GPUs. `visible`
     and `share` are the values of CUDA_VISIBLE_DEVICES and GRIDMILL_GPU_SHARE. The result is None without a
     GPU, and if its size is not known."""
-    gpus = _names(visible)
-    if not gpus:
-        return None
-    words = _smi("--query-gpu=memory.total", f"--id={','.join(gpus)}").split()
-    sizes = [int(word) * MIB for word in words if word.isdigit()]
+    sizes = gpu_sizes(visible)
     if not sizes:
         return None
-    whole = sum(sizes) if replicas < 2 else min(sizes) / math.ceil(replicas / len(gpus))
+    whole = sum(sizes) if replicas < 2 else min(sizes) / math.ceil(replicas / len(sizes))
     return int(float(share or 1) * whole)
+
+
+def gpu_sizes(visible: str) -> list[int]:
+    """Return the memory in bytes of each GPU in `visible`, in the form of CUDA_VISIBLE_DEVICES. The result is
+    empty if the memory of a GPU is not known, or if a GPU is in MIG mode. Then a process has only a part of
+    the GPU, and nvidia-smi prints the memory of the whole GPU."""
+    gpus = _names(visible)
+    if not gpus or any(name.startswith("MIG-") for name in gpus):
+        return []
+    ids = f"--id={','.join(gpus)}"
+    words = [line.strip() for line in _smi("--query-gpu=memory.total", ids).splitlines()]
+    sizes = [int(word) * MIB for word in words if word.isdigit()]
+    # a separate query, because old drivers refuse a query with an unknown field
+    if len(sizes) != len(gpus) or "Enabled" in _smi("--query-gpu=mig.mode.current", ids):
+        return []
+    return sizes
 
 
 def gpus_of_replica(visible: str, number: int, replicas: int) -> str:
@@ -97,12 +122,21 @@ def take_share(order: ServiceOrder, number: int) -> GpuShare | None:
     it. The result is None without a GPU, and if the size of the GPU is not known."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     replicas = max(order.replicas, order.scaling.most if order.scaling is not None else 0)
-    limit = share_bytes(visible, os.environ.get(SHARE_VARIABLE, ""), replicas)
+    sizes, limit = gpu_sizes(visible), share_bytes(visible, os.environ.get(SHARE_VARIABLE, ""), replicas)
     if visible:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus_of_replica(visible, number, replicas)
     if limit is None:
         return None
-    return GpuShare(share_bytes=limit, max_batch=order.max_batch, memory=GpuMemory())
+    is_shared = len(sizes) == 1 and int(os.environ.get(POD_GPU_SHARES, "1")) > 1
+    for name, value in _ON_DEMAND.items() if is_shared else ():
+        os.environ.setdefault(name, value)
+    return GpuShare(
+        share_bytes=limit if order.gpu_memory_bytes is None else order.gpu_memory_bytes,
+        max_batch=order.max_batch,
+        memory=GpuMemory(),
+        gpu_bytes=min(sizes, default=0),
+        is_shared=is_shared,
+    )
 
 
 def _names(visible: str) -> list[str]:

@@ -61,8 +61,11 @@ _MOST_CONNECTIONS = 16_000
 class Replica:
     """The event loop of a replica: it accepts connections, gives signs of life, and drains."""
 
-    def __init__(self, order: ServiceOrder, folder: Path, number: int, beats: int) -> None:
+    def __init__(
+        self, order: ServiceOrder, folder: Path, number: int, beats: int, gpu_size_bytes: int = 0
+    ) -> None:
         self._order, self._folder, self._number, self._beats = order, folder, number, beats
+        self._gpu_size_bytes = gpu_size_bytes
         self._stop = asyncio.Event()
         self._metrics = Metrics(folder, number)
         self._drift = DriftFile(folder, number)
@@ -152,6 +155,8 @@ class Replica:
                 "versions": versions,
                 "load": load,
                 "gpu_memory_bytes": gpu_bytes,
+                "gpu_needed_bytes": sum(one.model.gpu_needed_bytes for one in self._hosted),
+                "gpu_size_bytes": self._gpu_size_bytes,
             }
         )
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
@@ -288,7 +293,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
             for version, name in zip(order.versions, names, strict=True)
         ]
-        serving = _serve(order, given.folder, given.number, given.beats, models, listener)
+        gpu_size_bytes = gpu.gpu_bytes if gpu is not None else 0
+        serving = _serve(order, given.folder, given.number, given.beats, models, listener, gpu_size_bytes)
         # uvloop where it is installed
         with asyncio.Runner(loop_factory=uvicorn.Config("", loop="auto").get_loop_factory()) as runner:
             runner.run(serving)
@@ -307,9 +313,10 @@ async def _serve(
     beats: int,
     models: Sequence[ServedModel],
     listener: socket.socket,
+    gpu_size_bytes: int,
 ) -> None:
     os.set_blocking(beats, False)
-    await Replica(order, folder, number, beats).run(models, listener)
+    await Replica(order, folder, number, beats, gpu_size_bytes).run(models, listener)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class ReplicaProcess:
         self.failure = ""
         self.load = ReplicaLoad()
         self._busy_seconds = 0.0
-        self._gpu_memory_bytes = 0
+        self._gpu_memory_bytes = self._gpu_needed_bytes = self._gpu_size_bytes = 0
         self._versions: tuple[LoadedVersion, ...] = ()
         self._text = b""
         self.beats, writing = os.pipe()
@@ -112,6 +112,8 @@ class ReplicaProcess:
             restarts=restarts,
             memory_bytes=memory_bytes(self.pid),
             gpu_memory_bytes=self._gpu_memory_bytes,
+            gpu_needed_bytes=self._gpu_needed_bytes,
+            gpu_size_bytes=self._gpu_size_bytes,
             last_failure=failure,
             last_failure_at=failure_at,
         )
@@ -123,6 +125,8 @@ class ReplicaProcess:
             return
         self._busy_seconds = beat["busy_seconds"]
         self._gpu_memory_bytes = beat.get("gpu_memory_bytes", 0)
+        self._gpu_needed_bytes = beat.get("gpu_needed_bytes", 0)
+        self._gpu_size_bytes = beat.get("gpu_size_bytes", 0)
         if "load" in beat:  # a router reports none
             load = beat["load"]
             self.load = ReplicaLoad(**{**load, "durations": tuple(load["durations"])})

@@ -86,6 +86,12 @@ class ServedModel:
         """The GPU memory of the code of the model in bytes at its last batch."""
         return self.predictor.gpu_bytes if isinstance(self.predictor, CodeModel) else 0
 
+    @property
+    def gpu_needed_bytes(self) -> int:
+        """The GPU memory of the code of the model in bytes after its largest batch; 0 if it was not
+        measured."""
+        return self.predictor.gpu_needed_bytes if isinstance(self.predictor, CodeModel) else 0
+
     def close(self) -> None:
         """End the processes of the code of the model and of its stages."""
         if isinstance(self.predictor, CodeModel):

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from gridmill.codec import to_builtins
-from gridmill.domain.amounts import Amounts
+from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.artifact import ArtifactKind, Output
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
@@ -191,6 +191,9 @@ class SimulatedWorld:
         self.given: dict[str, Amounts] = {}
         """The CPUs and the memory of attempts of services by the last update."""
         self.broken: set[str] = set()
+        self.gpu_needs: dict[str, int] = {}
+        """The measured GPU memory of one replica in bytes, by the label of its version."""
+        self.gpu_size_bytes = 24 * GIB
         self.taken_ports: set[int] = set()
 
     def nodes(self) -> tuple[Node, ...]:
@@ -458,6 +461,9 @@ class SimulatedWorld:
             pid=len(self.executions),
             ready_at=now,
             versions=(LoadedVersion(label=label),) if label else (),
+            gpu_memory_bytes=self.gpu_needs.get(label, 0),
+            gpu_needed_bytes=self.gpu_needs.get(label, 0),
+            gpu_size_bytes=self.gpu_size_bytes if label in self.gpu_needs else 0,
         )
         port = order.port or 41000 + len(self.executions)
         report = ServiceReport(

@@ -12,6 +12,7 @@ from gridmill.control.steps.gangs import send_to_pod
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.service_chains import stage_folders
 from gridmill.control.steps.service_features import view_orders, with_definitions
+from gridmill.control.steps.service_gpus import note_gpu_memory, with_gpu_limit
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.drift import changes, drift_periods
@@ -76,9 +77,10 @@ def service_order(
 def _at_node(
     catalog: Catalog, transaction: Transaction, service: Service, attempt: Attempt, order: ServiceOrder
 ) -> ServiceOrder:
-    """Return the order for the node of an attempt. The router connects to a node of a Ray site directly, so
-    the replicas listen at the address by which this machine reaches the node. The files of the request log
-    of other attempts, which may still run, have other names."""
+    """Return the order for the node of an attempt, with the GPU memory of its replicas. The router connects
+    to a node of a Ray site directly, so the replicas listen at the address by which this machine reaches the
+    node. The files of the request log of other attempts, which may still run, have other names."""
+    order = with_gpu_limit(catalog.ledger.snapshot, service, order)
     if service.route is None:
         return order
     if order.request_log is not None:
@@ -275,6 +277,7 @@ def note_report(transaction: Transaction, job_run: JobRun | None, event: PodEven
     port = service.port or (report.port if service.route is None else 0)
     drifting = drift_periods(service.drifting, report.drift, transaction.now)
     noted = replace(service, report=report, reported_by=event.attempt_id, port=port, drifting=drifting)
+    noted = note_gpu_memory(transaction, noted, job_run, event.attempt_id, report)
     if noted.is_in_effect and (noted.failures or noted.features_before):
         noted = replace(noted, failures=0, problem="", features_before=())
     transaction.put(noted)

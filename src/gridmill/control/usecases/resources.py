@@ -9,6 +9,7 @@ from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
 from gridmill.domain.naming import check_name
 from gridmill.domain.resource import Resource, Sizing
+from gridmill.domain.service import gpu_lines_on
 from gridmill.domain.site import Site
 from gridmill.domain.states import DeploymentState
 from gridmill.errors import CapacityError, ConflictError, NotFoundError
@@ -37,10 +38,11 @@ class ResourceUseCases(UseCases):
             sizing = size_resource(resource, snapshot.history, largest, node_cpus=node.cpus)
             if not sizing.amounts.fits_in(site.largest):
                 raise CapacityError(_too_large(resource, sizing, site))
+            gpu_lines = gpu_lines_on(resource.name, snapshot.services.values())
             transaction.put(resource)
             for other in _without(self._ledger.snapshot.resources, resource):
                 transaction.put(other)
-        return resource, sizing
+        return resource, replace(sizing, why=(*sizing.why, *gpu_lines))
 
     def resources(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Resource]:
         """Return all resources, by name."""

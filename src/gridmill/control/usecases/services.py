@@ -11,6 +11,7 @@ from gridmill.control.steps.service_features import (
     why_other_requests,
     with_definition,
 )
+from gridmill.control.steps.service_gpus import check_gpu_memory, with_gpu_claim
 from gridmill.control.steps.services import (
     add_event,
     changed_version,
@@ -187,7 +188,8 @@ class ServiceUseCases(ServiceSizeUseCases):
             site = self._ledger.snapshot.sites.get(used.site)
             check_serves(service, used, site)
             service = replace(service, route=ServiceRoute(site=used.site))
-            pipeline = pipeline_of(service)
+        service = with_gpu_claim(self._control.catalog, service, used)
+        pipeline = pipeline_of(service)
         run = begin_run(self._control.run_creation, transaction, pipeline, force=False)
         begun = replace(service, run_id=run.id)
         transaction.put(begun)
@@ -284,6 +286,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             check_trusted(fetch_artifact(self._control.catalog, version), after.settings)
         check_stages_trusted(self._control.catalog, after)
         check_room(transaction, service, after)
+        check_gpu_memory(self._control.catalog, service, after)
         if after.generation != service.generation and not service.is_in_effect and not may_replace:
             raise not_in_effect(service)
         if after.size != service.size:

@@ -1,0 +1,263 @@
+"""This module decides how the services of a resource share a GPU: the part of the GPU that a service gets by
+the measured GPU memory of its version, and whether this part is free.
+
+A GPU has `of` equal shares (the setting `gpu_shares` of the site). A service on a resource with at most one
+GPU for each worker gets a number of shares, and the memory that belongs to these shares.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gridmill.domain.amounts import show_bytes, show_count
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import CapacityError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMeasurement:
+    """The GPU memory of the code of a version. `replica_bytes` is the memory of one replica that has computed
+    a batch of `max_batch` rows. `gpu_bytes` is the memory of the GPU on which it was measured."""
+
+    replica_bytes: int
+    gpu_bytes: int
+    max_batch: int
+
+    @property
+    def limit_bytes(self) -> int:
+        """The GPU memory that one replica may use."""
+        return gpu_limit(self.replica_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuClaim:
+    """The `shares` of a GPU that a service has, of the `of` shares of the whole GPU. `gpu` is the number of
+    the GPU on its machine, or None while the service has not started."""
+
+    shares: int
+    of: int
+    gpu: int | None = None
+
+    def memory_bytes(self, gpu_bytes: int) -> int:
+        """Return the memory that belongs to the shares of a GPU of this size."""
+        return gpu_bytes * self.shares // self.of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldShares:
+    """The shares of another service, which runs in the pod `pod_id` and on the GPU `gpu`. They are None if
+    the service has not started. `on_resource` is true for a service on the same resource."""
+
+    service: str
+    shares: int
+    pod_id: str | None = None
+    gpu: int | None = None
+    on_resource: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRoom:
+    """The shares that services leave free. `of` is the number of shares of a whole GPU. A worker of the
+    resource `resource` has `worker_shares` shares. `workers` and `gpus` are the free shares of each worker of
+    the resource and of each GPU of the machine. `held` are the shares of the services."""
+
+    resource: str
+    of: int
+    worker_shares: int
+    workers: tuple[int, ...]
+    gpus: tuple[int, ...]
+    held: tuple[HeldShares, ...] = ()
+
+    @property
+    def free(self) -> int:
+        """The largest number of shares that a service can get now. They all belong to one GPU."""
+        return min(max(self.workers, default=0), max(self.gpus, default=0))
+
+
+def gpu_limit(measured_bytes: int) -> int:
+    """Return the GPU memory that a replica may use: a quarter more than was measured."""
+    return measured_bytes * 5 // 4
+
+
+def gpu_room(
+    resource: str, of: int, worker_shares: int, *, workers: int, gpus: int, held: Sequence[HeldShares]
+) -> GpuRoom:
+    """Return the free shares of a resource with this number of workers, on a machine with this number of
+    GPUs. A service that has not started counts on the worker and the GPU with the fewest free shares that
+    are enough for it, because GPUs are assigned by this rule."""
+    pods = tuple(dict.fromkeys(one.pod_id for one in held if one.on_resource and one.pod_id))
+    free_workers = [worker_shares] * max(workers, len(pods))
+    free_gpus = [of] * gpus
+    for one in sorted(held, key=lambda one: one.gpu is None):
+        if one.on_resource:
+            _take(free_workers, one.shares, pods.index(one.pod_id) if one.pod_id else None)
+        _take(free_gpus, one.shares, one.gpu)
+    return GpuRoom(
+        resource=resource,
+        of=of,
+        worker_shares=worker_shares,
+        workers=tuple(free_workers),
+        gpus=tuple(free_gpus),
+        held=tuple(held),
+    )
+
+
+def _take(free: list[int], shares: int, place: int | None) -> None:
+    if place is None:
+        roomy = [number for number, left in enumerate(free) if left >= shares]
+        place = min(roomy, key=lambda number: free[number], default=None)
+    if place is not None and place < len(free):
+        free[place] = max(0, free[place] - shares)
+
+
+def shares_needed(measured: GpuMeasurement, replicas: int, of: int) -> int:
+    """Return the smallest number of shares whose memory is enough for the replicas and for one more, which an
+    update needs. Each replica may use its limit."""
+    return _shares((replicas + 1) * measured.limit_bytes, measured.gpu_bytes, of)
+
+
+def _shares(memory_bytes: int, gpu_bytes: int, of: int) -> int:
+    return max(1, -(-memory_bytes * of // gpu_bytes))
+
+
+def claim_for(
+    service: str, version: str, measured: GpuMeasurement | None, replicas: int, room: GpuRoom
+) -> GpuClaim:
+    """Return the shares with which a service starts.
+
+    A version that was not measured gets all free shares, and keeps those that it needs after it was measured.
+    A service that needs more than a worker has for one more replica, but not for its replicas, gets the whole
+    worker. Raises CapacityError if its shares are not free.
+    """
+    if measured is None:
+        if room.free < 1:
+            raise CapacityError(
+                f"service {service!r} cannot start on resource {room.resource!r}: {version} was not measured "
+                f"on a GPU, and no share of a GPU is free. {_held(room, None)}",
+                hint="A service keeps only what it needs as soon as its GPU memory was measured. Try again "
+                f"then, or stop another service. {_RAISE}",
+                place="resource",
+            )
+        return GpuClaim(shares=room.free, of=room.of)
+    shares = shares_needed(measured, replicas, room.of)
+    if shares > room.worker_shares:
+        own = _shares(replicas * measured.limit_bytes, measured.gpu_bytes, room.of)
+        shares = room.worker_shares if own <= room.worker_shares else shares
+    if shares > room.free:
+        raise _no_room(service, version, measured, replicas, room)
+    return GpuClaim(shares=shares, of=room.of)
+
+
+def claim_after(claim: GpuClaim, measured: GpuMeasurement, replicas: int) -> GpuClaim:
+    """Return the shares that a service keeps after its version was measured. They never become more, because
+    other services may have the rest."""
+    needed = min(claim.shares, shares_needed(measured, replicas, claim.of))
+    return GpuClaim(shares=needed, of=claim.of, gpu=claim.gpu)
+
+
+def replica_limit(claim: GpuClaim, measured: GpuMeasurement | None, gpu_bytes: int, replicas: int) -> int:
+    """Return the GPU memory in bytes that one replica of a service may use: by the measurement of its
+    version, or, without it, an equal part of the shares, with one more replica for an update."""
+    if measured is not None:
+        return measured.limit_bytes
+    return claim.memory_bytes(gpu_bytes) // (replicas + 1)
+
+
+def check_update(
+    service: str, claim: GpuClaim, measured: GpuMeasurement, version: str, replicas: int
+) -> None:
+    """Raise CapacityError if a running service has too little GPU memory to change to this version and this
+    number of replicas, of which one more runs during the change."""
+    if shares_needed(measured, replicas, claim.of) <= claim.shares:
+        return
+    has = show_bytes(claim.memory_bytes(measured.gpu_bytes))
+    raise CapacityError(
+        f"service {service!r} has {has} of GPU memory, and {_need_text(version, measured, replicas)}",
+        hint=f"Start it again: gridmill stop service {service}; gridmill start service {service} --model "
+        f"{version} --replicas {replicas}",
+        place="replicas",
+    )
+
+
+_RAISE = "If a GPU has room in theory, more --gpu-shares of `gridmill up` make its shares smaller."
+
+
+def _no_room(
+    service: str, version: str, measured: GpuMeasurement, replicas: int, room: GpuRoom
+) -> CapacityError:
+    free = show_bytes(measured.gpu_bytes * room.free // room.of)
+    whole = show_bytes(measured.gpu_bytes)
+    return CapacityError(
+        f"service {service!r} does not fit on a GPU of resource {room.resource!r}: "
+        f"{_need_text(version, measured, replicas)}, and {free} of {whole} are free. "
+        f"{_held(room, measured.gpu_bytes)}",
+        hint=f"Start fewer replicas or a smaller --max-batch, stop another service, or use another resource. "
+        f"GPU memory is given in steps of {show_bytes(measured.gpu_bytes / room.of)}. {_RAISE}",
+        place="resource",
+    )
+
+
+def _need_text(version: str, measured: GpuMeasurement, replicas: int) -> str:
+    whole = show_bytes((replicas + 1) * measured.limit_bytes)
+    return (
+        f"{show_count(replicas, 'replica')} of {version} and one more for updates need {whole} "
+        f"({show_bytes(measured.limit_bytes)} each; {show_bytes(measured.replica_bytes)} measured)"
+    )
+
+
+def _held(room: GpuRoom, gpu_bytes: int | None) -> str:
+    def size(shares: int) -> str:
+        part = f"{shares} of {room.of} shares"
+        return part if gpu_bytes is None else show_bytes(gpu_bytes * shares // room.of)
+
+    if not room.held:
+        return "No other service has a part of a GPU."
+    return f"In use: {', '.join(f'{one.service} {size(one.shares)}' for one in room.held)}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingService:
+    """A service on a resource as `gpu_lines` shows it: its shares, and the measurement of its version if
+    there is one."""
+
+    name: str
+    claim: GpuClaim
+    measured: GpuMeasurement | None
+    replicas: int
+
+
+def measurement_for(
+    measured: Iterable[Mapping[str, GpuMeasurement]], version: str, max_batch: int
+) -> GpuMeasurement | None:
+    """Return the largest measurement of a version among those of several services, if there is one. A
+    measurement with a smaller batch is left out, because a larger batch needs more memory."""
+    known = [one[version] for one in measured if version in one and one[version].max_batch >= max_batch]
+    return max(known, key=lambda one: one.replica_bytes, default=None)
+
+
+def claim_text(one: SharingService) -> str:
+    """Format the part of a GPU that a service has, with its reason."""
+    claim, measured = one.claim, one.measured
+    if measured is None:
+        return f"{claim.shares} of {claim.of} shares of a GPU; its GPU memory was not measured yet"
+    has, whole = claim.memory_bytes(measured.gpu_bytes), measured.gpu_bytes
+    need = (one.replicas + 1) * measured.limit_bytes
+    short = "" if need <= has else f"; an update needs {show_bytes(need)}, so stop the service before it"
+    return (
+        f"{show_bytes(has)} of {show_bytes(whole)}: {show_count(one.replicas, 'replica')} and one more for "
+        f"updates, {show_bytes(measured.limit_bytes)} each ({show_bytes(measured.replica_bytes)} measured)"
+        f"{short}"
+    )
+
+
+def gpu_lines(services: Sequence[SharingService]) -> tuple[str, ...]:
+    """Return a line for each service with the part of a GPU that it has, and a line with the number of GPUs
+    that the services save together. Without sharing, each service has a GPU of its own."""
+    if not services:
+        return ()
+    lines = [f"GPU memory of {one.name}: {claim_text(one)}" for one in services]
+    started = {one.claim.gpu for one in services if one.claim.gpu is not None}
+    gpus = len(started) + sum(one.claim.gpu is None for one in services)
+    saved = len(services) - gpus
+    if saved:
+        together = f"{show_count(len(services), 'service')} share {show_count(gpus, 'GPU')}"
+        lines.append(f"{together}: saves {show_count(saved, 'GPU')} compared with one GPU for each service")
+    return tuple(lines)

@@ -1,0 +1,183 @@
+"""Services that share a GPU on a simulated grid: they are measured, admitted by the measurement, and shown
+with what they save."""
+
+import pytest
+from test_races import service as cases_of
+from test_services import FOREVER, a_model
+
+from gridmill.control.usecases.service import Service as Cases
+from gridmill.domain.amounts import GIB, MIB, Amounts
+from gridmill.domain.frozen import replace
+from gridmill.domain.gpu_sharing import GpuClaim, GpuMeasurement
+from gridmill.domain.job import JobKind
+from gridmill.domain.pod_protocol import AttemptOrder
+from gridmill.domain.resource import Resource
+from gridmill.domain.service import ServiceState, ServiceView
+from gridmill.domain.service_settings import ServiceSettings
+from gridmill.domain.site import Node, Site
+from gridmill.errors import CapacityError
+from gridmill.ports.store import Put
+from gridmill.stores.memory import make as make_memory
+from gridmill.testing.faults import FaultScript, FaultyStore
+from gridmill.testing.simulated_site import Behaviour
+from gridmill.testing.simulation import Simulation
+
+TRUSTED = ServiceSettings(trust=True)
+SHARES = 24
+
+
+def grid_of(gpus: int = 1, shares: int = SHARES) -> tuple[Simulation, Cases]:
+    """A machine with GPUs of 24 GiB, each of which has shares of 1 GiB."""
+    node = Node(name="sim", capacity=Amounts(cpus=16, memory_bytes=64 * GIB, gpus=gpus * shares))
+    grid = Simulation(
+        store=FaultyStore(make_memory(), FaultScript()),
+        behave=lambda order: Behaviour(seconds=FOREVER),
+        nodes=(node,),
+    )
+    grid.declare_site()
+    transaction = grid.node.control.begin()
+    site = grid.node.control.ledger.find(Site, "local")
+    assert site is not None
+    transaction.put(replace(site, settings={"gpu_shares": str(shares)}))
+    grid.node.control.ledger.commit(transaction)
+    code = [a_model(number, predict="code/m.py:predict") for number in (1, 2, 3)]
+    grid.store.commit([Put(noun=one, expected=0) for one in (*code, a_model(4))])
+    cases = cases_of(grid)
+    cases.configure_resource(
+        Resource(name="servers", type=JobKind.SERVICE, memory_bytes=8 * GIB, gpus=shares, workers=gpus)
+    )
+    return grid, cases
+
+
+@pytest.fixture
+def both() -> tuple[Simulation, Cases]:
+    return grid_of()
+
+
+def started(grid: Simulation, cases: Cases, name: str, model: str, **options: object) -> ServiceView:
+    cases.start_service(name, model=model, resource="servers", settings=TRUSTED, **options)  # type: ignore[arg-type]
+    return running(grid, cases, name)
+
+
+def running(grid: Simulation, cases: Cases, name: str) -> ServiceView:
+    def is_running() -> bool:
+        view = cases.service(name)
+        return view.state is ServiceState.RUNNING and view.service.is_in_effect
+
+    assert grid.run_until(is_running, at_most_steps=2000), cases.service(name)
+    return cases.service(name)
+
+
+def order_of(grid: Simulation, cases: Cases, name: str) -> AttemptOrder:
+    attempt = cases.service(name).service.reported_by
+    return next(one.order for one in grid.world.executions if one.order.attempt_id == attempt)
+
+
+def test_the_second_service_starts_on_the_gpu_of_the_first_which_keeps_only_what_it_needs(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    grid.world.gpu_needs = {"w/m@1": 1600 * MIB, "w/m@2": 4 * GIB}
+    rain = started(grid, cases, "rain", "w/m@1", replicas=2).service
+    # it was measured on the whole GPU
+    assert order_of(grid, cases, "rain").gpu_indices == tuple(range(24))
+    assert rain.gpu_measured == {
+        "w/m@1": GpuMeasurement(replica_bytes=1600 * MIB, gpu_bytes=24 * GIB, max_batch=256)
+    }
+    assert rain.gpu_claim == GpuClaim(shares=6, of=24, gpu=0)
+    hail = started(grid, cases, "hail", "w/m@2").service
+    assert order_of(grid, cases, "hail").gpu_indices == tuple(range(6, 24))
+    assert hail.gpu_claim == GpuClaim(shares=10, of=24, gpu=0)
+    assert len({one.pod_id for one in grid.world.executions}) == 1
+    _, sizing = cases.configure_resource(
+        Resource(name="servers", type=JobKind.SERVICE, memory_bytes=8 * GIB, gpus=24, workers=1)
+    )
+    assert sizing.why[-3:] == (
+        "GPU memory of hail: 10 GiB of 24 GiB: 1 replica and one more for updates, 5 GiB each (4 GiB "
+        "measured)",
+        "GPU memory of rain: 6 GiB of 24 GiB: 2 replicas and one more for updates, 2 GiB each (1.6 GiB "
+        "measured)",
+        "2 services share 1 GPU: saves 1 GPU compared with one GPU for each service",
+    )
+
+
+def test_a_measured_version_is_admitted_or_refused_with_the_numbers_and_a_stop_makes_room(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    grid.world.gpu_needs = {"w/m@1": 4 * GIB}
+    started(grid, cases, "rain", "w/m@1")
+    with pytest.raises(CapacityError) as refused:
+        cases.start_service("hail", model="w/m@1", replicas=2, resource="servers", settings=TRUSTED)
+    assert "need 15 GiB (5 GiB each; 4 GiB measured), and 14 GiB of 24 GiB are free" in refused.value.message
+    assert "rain 10 GiB" in refused.value.message
+    # the same version is measured already
+    started(grid, cases, "hail", "w/m@1")
+    assert len(order_of(grid, cases, "hail").gpu_indices) == 10
+    order = order_of(grid, cases, "hail").service
+    assert order is not None
+    assert order.gpu_memory_bytes == 5 * GIB
+    cases.stop_service("rain")
+    assert grid.run_until(lambda: cases.service("rain").state is ServiceState.STOPPED, at_most_steps=2000)
+    fog = started(grid, cases, "fog", "w/m@3").service
+    assert fog.gpu_measured == {}
+    with pytest.raises(CapacityError, match="w/m@2 was not measured on a GPU, and no share of a GPU is free"):
+        cases.start_service("snow", model="w/m@2", resource="servers", settings=TRUSTED)
+    # a stopped service keeps its measurement
+    with pytest.raises(CapacityError, match="fog 14 GiB"):
+        cases.start_service("rain", resource="servers")
+
+
+def test_an_update_that_needs_more_gpu_memory_is_refused_and_another_one_is_limited(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    grid.world.gpu_needs = {"w/m@1": 1600 * MIB, "w/m@2": 4 * GIB, "w/m@3": 1200 * MIB}
+    started(grid, cases, "hail", "w/m@2")
+    cases.stop_service("hail")
+    assert grid.run_until(lambda: cases.service("hail").state is ServiceState.STOPPED, at_most_steps=2000)
+    started(grid, cases, "rain", "w/m@1")
+    with pytest.raises(CapacityError, match="has 4 GiB of GPU memory, and 1 replica of w/m@2 and one more"):
+        cases.update_service("rain", model="w/m@2")
+    with pytest.raises(
+        CapacityError, match=r"and 2 replicas of w/m@1 and one more for updates need 5\.9 GiB"
+    ):
+        cases.update_service("rain", replicas=2)
+    with pytest.raises(CapacityError, match="w/m@2 cannot be a canary: service 'rain' shares a GPU"):
+        cases.update_service("rain", canary="w/m@2")
+    cases.update_service("rain", model="w/m@3")
+    view = running(grid, cases, "rain")
+    # while it was not measured, a replica could use half of what the service has
+    assert grid.world.orders[view.service.reported_by].gpu_memory_bytes == 2 * GIB
+    assert view.service.gpu_measured["w/m@3"].replica_bytes == 1200 * MIB
+    assert view.service.gpu_claim == GpuClaim(shares=3, of=24, gpu=0)
+
+
+def test_services_are_divided_among_two_gpus(both: tuple[Simulation, Cases]) -> None:
+    grid, cases = grid_of(gpus=2)
+    grid.world.gpu_needs = {"w/m@1": 6 * GIB}
+    for name in ("a", "b"):
+        started(grid, cases, name, "w/m@1")
+    gpus = [cases.service(name).service.gpu_claim for name in ("a", "b")]
+    assert [one.gpu for one in gpus if one is not None] == [0, 1]
+    with pytest.raises(CapacityError, match="9 GiB of 24 GiB are free"):
+        cases.start_service("c", model="w/m@1", resource="servers", settings=TRUSTED)
+
+
+def test_a_model_without_own_code_needs_no_gpu_and_cannot_change_to_one_with_code(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    started(grid, cases, "rain", "w/m@1")
+    view = started(grid, cases, "hail", "w/m@4")
+    assert order_of(grid, cases, "hail").gpu_indices == ()
+    assert view.service.gpu_share is None
+    with pytest.raises(CapacityError, match="w/m@4, which computes on CPUs"):
+        cases.update_service("hail", model="w/m@1")
+
+
+def test_without_shares_a_service_has_the_gpus_of_its_resource() -> None:
+    grid, cases = grid_of(shares=1)
+    grid.world.gpu_needs = {"w/m@1": GIB}
+    assert started(grid, cases, "rain", "w/m@1").service.gpu_claim is None
+    assert order_of(grid, cases, "rain").gpu_indices == (0,)

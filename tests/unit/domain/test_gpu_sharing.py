@@ -1,0 +1,190 @@
+"""The part of a GPU that a service gets by the measured GPU memory of its version, compared with all ways to
+place services on GPUs."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridmill.domain.amounts import GIB, MIB, pick
+from gridmill.domain.gpu_sharing import (
+    GpuClaim,
+    GpuMeasurement,
+    GpuRoom,
+    HeldShares,
+    SharingService,
+    check_update,
+    claim_after,
+    claim_for,
+    gpu_lines,
+    gpu_room,
+    measurement_for,
+    replica_limit,
+    shares_needed,
+)
+from gridmill.errors import CapacityError
+
+
+def measured(replica_bytes: int, gpu_bytes: int = 24 * GIB, max_batch: int = 256) -> GpuMeasurement:
+    return GpuMeasurement(replica_bytes=replica_bytes, gpu_bytes=gpu_bytes, max_batch=max_batch)
+
+
+def room(*held: HeldShares, workers: int = 1, gpus: int = 1, shares: int = 24) -> GpuRoom:
+    return gpu_room("servers", 24, shares, workers=workers, gpus=gpus, held=held)
+
+
+SMALL = measured(800 * MIB)
+"""A replica may use 1000 MiB, a little less than a share of 1 GiB."""
+
+
+def test_a_service_gets_its_replicas_and_one_more_and_is_refused_with_the_numbers() -> None:
+    assert claim_for("rain", "w/m@1", SMALL, 2, room()).shares == 3
+    held = (HeldShares(service="hail", shares=20, pod_id="p0", gpu=0), HeldShares(service="fog", shares=2))
+    with pytest.raises(CapacityError) as refused:
+        claim_for("rain", "w/m@1", SMALL, 2, room(*held))
+    assert refused.value.message == (
+        "service 'rain' does not fit on a GPU of resource 'servers': 2 replicas of w/m@1 and one more for "
+        "updates need 2.9 GiB (1000 MiB each; 800 MiB measured), and 2 GiB of 24 GiB are free. "
+        "In use: hail 20 GiB, fog 2 GiB."
+    )
+    assert "Start fewer replicas" in refused.value.hint
+    assert "steps of 1 GiB" in refused.value.hint
+    assert claim_for("rain", "w/m@1", SMALL, 1, room(*held)).shares == 2
+
+
+def test_a_version_that_was_not_measured_gets_all_free_shares_and_keeps_what_it_needs() -> None:
+    held = HeldShares(service="hail", shares=20, pod_id="p0", gpu=0)
+    claim = claim_for("rain", "w/m@1", None, 2, room(held))
+    assert claim.shares == 4
+    assert claim_after(claim, SMALL, 2).shares == 3
+    assert claim_after(claim, SMALL, 9).shares == 4
+    full = HeldShares(service="fog", shares=4, pod_id="p0", gpu=0)
+    with pytest.raises(CapacityError, match=r"w/m@1 was not measured .* In use: hail 20 of 24 shares"):
+        claim_for("rain", "w/m@1", None, 1, room(held, full))
+
+
+def test_a_service_without_room_for_an_update_gets_the_whole_worker_and_says_so() -> None:
+    large = measured(12 * GIB)
+    claim = claim_for("rain", "w/m@1", large, 1, room())
+    assert claim.shares == 24
+    (line,) = gpu_lines([SharingService(name="rain", claim=claim, measured=large, replicas=1)])
+    assert "an update needs 30 GiB, so stop the service before it" in line
+    with pytest.raises(CapacityError, match="has 24 GiB of GPU memory, and 1 replica of w/m@2"):
+        check_update("rain", claim, large, "w/m@2", 1)
+    with pytest.raises(CapacityError, match="does not fit"):
+        claim_for("rain", "w/m@1", large, 2, room())
+
+
+def test_workers_and_gpus_are_divided_separately() -> None:
+    held = (
+        HeldShares(service="a", shares=20, pod_id="p0", gpu=1),
+        HeldShares(service="b", shares=10, pod_id="elsewhere", gpu=0, on_resource=False),
+    )
+    assert room(*held, workers=2, gpus=2).free == 14
+    assert room(*held, workers=1, gpus=2).free == 4
+    # a quarter of a GPU for each worker
+    assert room(workers=4, gpus=1, shares=6).free == 6
+
+
+def test_a_replica_may_use_a_quarter_more_than_was_measured_or_its_part_of_the_shares() -> None:
+    claim = GpuClaim(shares=6, of=24)
+    assert replica_limit(claim, SMALL, 24 * GIB, 2) == 1000 * MIB
+    assert replica_limit(claim, None, 24 * GIB, 2) == 2 * GIB
+
+
+def test_a_measurement_with_a_smaller_batch_is_not_used() -> None:
+    records = [{"w/m@1": measured(GIB, max_batch=32)}, {"w/m@1": measured(2 * GIB), "w/m@2": SMALL}]
+    assert measurement_for(records, "w/m@1", 256) == measured(2 * GIB)
+    assert measurement_for(records, "w/m@1", 512) is None
+    assert measurement_for(records, "w/m@3", 1) is None
+
+
+def test_the_saving_counts_the_gpus_on_which_the_services_run() -> None:
+    def service(name: str, gpu: int | None, known: GpuMeasurement | None = SMALL) -> SharingService:
+        claim = GpuClaim(shares=3, of=24, gpu=gpu)
+        return SharingService(name=name, claim=claim, measured=known, replicas=2)
+
+    assert gpu_lines([service("rain", 0), service("hail", 0), service("fog", 1, None)]) == (
+        "GPU memory of rain: 3 GiB of 24 GiB: 2 replicas and one more for updates, 1000 MiB each (800 MiB "
+        "measured)",
+        "GPU memory of hail: 3 GiB of 24 GiB: 2 replicas and one more for updates, 1000 MiB each (800 MiB "
+        "measured)",
+        "GPU memory of fog: 3 of 24 shares of a GPU; its GPU memory was not measured yet",
+        "3 services share 2 GPUs: saves 1 GPU compared with one GPU for each service",
+    )
+    assert len(gpu_lines([service("rain", 0), service("hail", None)])) == 2
+    assert gpu_lines([]) == ()
+
+
+SERVICES = st.lists(st.tuples(st.integers(1, 9 * 1024), st.integers(1, 4)), max_size=6)
+
+
+@given(services=SERVICES, of=st.sampled_from([2, 8, 24, 100]), gpus=st.integers(1, 2))
+def test_admitted_services_fit_in_any_update_and_a_refused_one_has_no_place(
+    services: list[tuple[int, int]], of: int, gpus: int
+) -> None:
+    """Services start one after another and are placed as the control node places them."""
+    size = 16 * GIB
+    held: list[HeldShares] = []
+    needs: list[int] = []
+    for number, (mebibytes, replicas) in enumerate(services):
+        one = measured(mebibytes * MIB, size)
+        need = (replicas + 1) * one.limit_bytes
+        now = gpu_room("servers", of, of, workers=gpus, gpus=gpus, held=held)
+        free = [
+            of * gpu + share
+            for gpu in range(gpus)
+            for share in range(of - sum(other.shares for other in held if other.gpu == gpu))
+        ]
+        try:
+            claim = claim_for(f"s{number}", "w/m@1", one, replicas, now)
+        except CapacityError:
+            # in steps of a share, no GPU has room for it
+            steps = max(1, -(-need * of // size))
+            assert all(
+                steps + sum(other.shares for other in held if other.gpu == gpu) > of for gpu in range(gpus)
+            )
+            continue
+        numbers = pick(free, claim.shares, of)
+        assert numbers is not None
+        gpu = numbers[0] // of
+        held.append(HeldShares(service=f"s{number}", shares=claim.shares, pod_id=f"p{gpu}", gpu=gpu))
+        needs.append(need if need <= size else replicas * one.limit_bytes)
+    for gpu in range(gpus):
+        together = sum(need for need, one in zip(needs, held, strict=True) if one.gpu == gpu)
+        assert together <= size
+
+
+@given(services=SERVICES, of=st.sampled_from([4, 24]))
+def test_services_that_wait_for_their_start_leave_the_room_that_some_placement_leaves(
+    services: list[tuple[int, int]], of: int
+) -> None:
+    """What is left after services without a place is what is left after one of all their placements."""
+    shares = [shares_needed(measured(size * MIB), replicas, of) for size, replicas in services]
+    waiting = tuple(HeldShares(service=f"s{n}", shares=one) for n, one in enumerate(shares) if one <= of)
+    left = gpu_room("servers", of, of, workers=2, gpus=2, held=waiting).gpus
+    possible = set()
+    for places in product((0, 1, None), repeat=len(waiting)):
+        free = [of, of]
+        for one, place in zip(waiting, places, strict=True):
+            if place is not None:
+                free[place] -= one.shares
+        if min(free) >= 0:
+            possible.add(tuple(free))
+    assert tuple(left) in possible
+
+
+@given(
+    size=st.integers(1, 80 * 1024),
+    replicas=st.integers(1, 64),
+    of=st.integers(2, 100),
+    part=st.integers(1, 80),
+)
+def test_shares_are_the_smallest_whole_number_that_is_enough(
+    size: int, replicas: int, of: int, part: int
+) -> None:
+    one = measured(size * MIB, part * GIB)
+    need, shares = (replicas + 1) * one.limit_bytes, shares_needed(one, replicas, of)
+    assert shares * one.gpu_bytes >= need * of
+    assert shares == 1 or (shares - 1) * one.gpu_bytes < need * of
