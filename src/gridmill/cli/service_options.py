@@ -1,14 +1,14 @@
 """The options of `start service` and `update service` for the settings of a service, and the commands for its
 API keys."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from gridmill.cli.session import emit, print_error, session
-from gridmill.domain.amounts import parse_bytes, parse_seconds
+from gridmill.domain.amounts import parse_bytes, parse_seconds, show_count, show_number
 from gridmill.domain.service import Service
 from gridmill.domain.service_features import FeatureSettings
 from gridmill.domain.service_settings import WRITTEN, ServiceSettings
@@ -71,6 +71,24 @@ Weight = Annotated[
         max=100.0,
         metavar="PERCENT",
         help="Part of the requests for the canary. Default: 10.",
+        show_default=False,
+    ),
+]
+Shadow = Annotated[
+    str,
+    typer.Option(
+        metavar="PIPELINE/JOB@VERSION",
+        help="Version that gets copies of requests. Its answers are compared, and no client gets them.",
+        show_default=False,
+    ),
+]
+ShadowWeight = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        max=100.0,
+        metavar="PERCENT",
+        help="Part of the requests that is copied to the shadow. Default: 100.",
         show_default=False,
     ),
 ]
@@ -232,3 +250,26 @@ def _service_and_key(name: str) -> tuple[str, str]:
             f"{name!r} does not name a service and a key", hint="gridmill add key SERVICE/NAME", place="NAME"
         )
     return service, key
+
+
+def shadow_facts(service: Service) -> Iterator[tuple[str, object]]:
+    """Yield the facts about the shadow of a service and the comparison of its answers."""
+    shadow = service.shadow
+    if shadow is None:
+        return
+    yield "shadow", f"{shadow.version} gets copies of {shadow.percent:g} %"
+    report = service.report.shadow if service.report is not None else None
+    if report is None or report.label != shadow.version:
+        return
+    rows = report.equal + report.different
+    text = f"{show_count(rows, 'row')} compared, {show_number(report.different)} different"
+    if report.different:
+        text += f" (mean {report.mean_difference:.4g}, largest {report.largest_difference:.4g})"
+    yield "shadow rows", text
+    yield (
+        "shadow requests",
+        f"{show_number(report.requests)} predicted in {report.mean_seconds * 1000:.3g} ms (mean), "
+        f"{show_number(report.failed)} failed, {show_number(report.dropped)} dropped",
+    )
+    if report.problem:
+        yield "shadow problem", report.problem

@@ -28,11 +28,14 @@ from gridmill.cli.service_options import (
     MaxWait,
     QueueLimit,
     RequireKeys,
+    Shadow,
+    ShadowWeight,
     Timeout,
     Trust,
     Weight,
     service_settings,
     settings_facts,
+    shadow_facts,
 )
 from gridmill.cli.session import InterruptHandler, Json, emit, print_error, session
 from gridmill.cli.tables import COLOURS, table
@@ -248,6 +251,8 @@ def update(
     port: Port = 0,
     canary: Canary = "",
     weight: Weight = None,
+    shadow: Shadow = "",
+    shadow_weight: ShadowWeight = None,
     host: Host = None,
     certificate: Certificate = None,
     key: KeyFile = None,
@@ -300,8 +305,8 @@ def update(
         trust=trust,
         features=features,
     )
-    changes = (model, port, canary, rate)
-    if not any(changes) and not replicas and weight is None and settings == NO_SETTINGS:
+    is_changed = any((model, port, canary, rate, shadow, replicas, settings != NO_SETTINGS))
+    if not is_changed and weight is None and shadow_weight is None:
         raise InputError("nothing to change", hint=f"gridmill update service {name} --model PIPELINE/JOB@3")
     most, least = read_replicas(replicas)
     with session(context) as client:
@@ -315,6 +320,8 @@ def update(
             settings=settings,
             canary=canary,
             weight_percent=weight,
+            shadow=shadow,
+            shadow_percent=shadow_weight,
             expected=expected,
         )
         view = _wait(client, view) if wait else view
@@ -327,6 +334,8 @@ def promote(
 ) -> None:
     """Make the canary of a service its version, without a failed request; or move the alias of a model to the
     version that waits for approval.
+
+    If a service has a shadow and no canary, the shadow becomes the canary.
 
     `gridmill rollback` with the same arguments returns to the version before.
     """
@@ -342,7 +351,8 @@ def promote(
 def rollback(
     context: typer.Context, noun: PromotedNoun, name: PromotedName, wait: Wait = True, json: Json = False
 ) -> None:
-    """Remove the canary of a service. Without a canary, return to the version before the last update.
+    """Remove the canary of a service, or else its shadow. Without both, return to the version before the last
+    update.
 
     No request fails. If the last update is not in effect, the settings and the size before it also return;
     an update of these alone leaves the version as it is. After it has returned to a version, the service
@@ -482,6 +492,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("last comparison", promotion_text(service.follows, view.promotion)),
         ("declared by", service.declared_by),
         ("canary", f"{service.canary} gets {service.canary_percent:g} %" if service.canary else ""),
+        *shadow_facts(service),
         ("version before", service.previous),
         ("replicas", f"{view.ready} of {_range(service)} ready"),
         ("last change", _last_change(report)),

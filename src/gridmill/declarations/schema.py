@@ -54,7 +54,16 @@ record."""
 NOT_WRITTEN: Mapping[type, set[str]] = {
     Pipeline: {"folder", "host", "bundle", "commit", "written", "awaits", "applied", "data"},
     Job: {"parameters"},
-    ServiceSpec: {"replicas", "routes", "has_view", "canary_bytes", "gpus", "calibrates", "machine"},
+    ServiceSpec: {
+        "replicas",
+        "routes",
+        "has_view",
+        "canary_bytes",
+        "shadow_bytes",
+        "gpus",
+        "calibrates",
+        "machine",
+    },
     SqlSource: {"parameters"},
     Resource: {"default"},
     Site: {"nodes", "past", "route", "market"},

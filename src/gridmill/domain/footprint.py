@@ -134,7 +134,7 @@ def memory_of(job: Job, size: JobSize, workers: int) -> int:
         return footprint.floor_bytes + (view_bytes(0) if spec.has_view else 0)
     if isinstance(spec, ServiceSpec):
         extra = view_bytes(spec.replicas) if spec.has_view else 0
-        extra += (spec.replicas + 1) * spec.canary_bytes
+        extra += (spec.replicas + 1) * spec.canary_bytes + spec.shadow_bytes
         return footprint.base_bytes + service_bytes(spec.replicas) + extra
     if isinstance(spec, DatasetSpec):
         return footprint.base_bytes + _dataset_bytes(spec, footprint, size)

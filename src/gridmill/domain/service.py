@@ -107,6 +107,17 @@ class ServiceTerms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceShadow:
+    """The shadow of a service: it gets copies of `percent` percent of the requests that the version of the
+    service answers. `model` is the reference to it, and `memory_bytes` the memory of its process."""
+
+    version: str
+    model: str
+    percent: float
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """A service: the version `version` (`pipeline/job@number`) of a model, which `replicas` processes serve
     at `host` and `port`.
@@ -138,6 +149,8 @@ class Service:
     there is none. `canary_model` is the reference to it, and `canary_follows` the alias that the service
     follows after the canary became its version. `canary_bytes` is the memory that each replica is assumed to
     need for it.
+
+    `shadow` is a version that gets copies of requests, and whose answers are compared.
 
     `features` are the definitions of the contextual features that the service computes, by the ids of the
     versions of the model. If a version is missing, requests send all its features. `features_before` are
@@ -181,6 +194,7 @@ class Service:
     canary_model: str = ""
     canary_follows: str = ""
     canary_bytes: int = 0
+    shadow: ServiceShadow | None = None
     report: ServiceReport | None = None
     reported_by: str = ""
     rate: float = 0.0
@@ -256,7 +270,8 @@ class Service:
         `rollback` returns, the versions that replicas still serve, and the stages of these versions. The
         stages of a canary that was rolled back are not needed."""
         loaded = [one.label for replica in self._replicas for one in replica.versions]
-        named = (self.version, self.canary, self.previous, *loaded)
+        shadow = self.shadow.version if self.shadow is not None else ""
+        named = (self.version, self.canary, self.previous, shadow, *loaded)
         defined = (*(self.features[one] for one in named if one in self.features), *self.features_before)
         stages = [part.version for one in defined for part in one.all_stages()]
         return tuple(dict.fromkeys(filter(None, (*named, *stages))))
@@ -303,11 +318,16 @@ def gpu_lines_on(resource: str, services: Iterable[Service]) -> tuple[str, ...]:
     return gpu_lines([one for one in shares if one is not None])
 
 
+def shadow_bytes(service: Service) -> int:
+    """Return the memory of the process of the shadow of a service; 0 if it has none."""
+    return service.shadow.memory_bytes if service.shadow is not None else 0
+
+
 def pipeline_of(service: Service) -> Pipeline:
     """Return the pipeline with the job of a service, and with the job of its router if it has one."""
     size, has_view = service.size, service.version in service.features
     extra_bytes = view_bytes(service.replicas) if has_view else 0
-    extra_bytes += (service.replicas + 1) * service.canary_bytes
+    extra_bytes += (service.replicas + 1) * service.canary_bytes + shadow_bytes(service)
     job = Job(
         name=JOB,
         resource=service.resource or None,
@@ -319,6 +339,7 @@ def pipeline_of(service: Service) -> Pipeline:
             has_view=has_view,
             canary_bytes=service.canary_bytes,
             gpus=service.gpu_claim.shares if service.gpu_claim is not None else None,
+            shadow_bytes=shadow_bytes(service),
         ),
     )
     # the process beside the router keeps the view that is sent to the replicas
@@ -341,7 +362,7 @@ def memory_needed(service: Service, replicas: int, assumed_bytes: int) -> int:
     memory of one replica."""
     size = service.size
     extra_bytes = view_bytes(replicas) if service.version in service.features else 0
-    extra_bytes += (replicas + 1) * service.canary_bytes
+    extra_bytes += (replicas + 1) * service.canary_bytes + shadow_bytes(service)
     if size is None:
         return (replicas + 1) * assumed_bytes + extra_bytes
     return memory_for(replicas, size.replica_bytes + size.code_bytes, size.parent_bytes) + extra_bytes

@@ -6,7 +6,7 @@ from gridmill.domain.amounts import MIB, show_bytes
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.footprint import REPLICA_BYTES
 from gridmill.domain.frozen import replace
-from gridmill.domain.service import Service, has_own_code
+from gridmill.domain.service import Service, has_own_code, shadow_bytes
 from gridmill.domain.service_features import view_bytes
 from gridmill.errors import ConflictError, InputError
 
@@ -20,12 +20,10 @@ DEFAULT_PERCENT = 10.0
 """The share of the requests that a canary gets, in percent, if the user names none."""
 
 
-def check_percent(percent: float | None) -> None:
+def check_percent(percent: float | None, place: str = "weight_percent") -> None:
     """Raise InputError for a share that no version can have."""
     if percent is not None and not 0.0 <= percent <= 100.0:
-        raise InputError(
-            f"the weight is {percent:g}; it must be from 0 to 100 percent", place="weight_percent"
-        )
+        raise InputError(f"the weight is {percent:g}; it must be from 0 to 100 percent", place=place)
 
 
 def with_canary(
@@ -40,16 +38,18 @@ def with_canary(
 ) -> Service:
     """Return the service with a canary, which gets `percent` of the requests that name no version. The
     `stages` predict features of the canary. `model` is the reference to the canary, and `follows` the alias
-    that the service follows after its promotion. Raises InputError for the version that the service
-    serves."""
+    that the service follows after its promotion. If the version is the shadow, its copies
+    end. Raises InputError for the version that the service serves."""
     if version.id == service.version:
         raise InputError(
             f"service {service.name!r} already serves {version.id}",
             hint="Name another version as the canary.",
             place="canary",
         )
+    shadow = service.shadow
     wanted = replace(
         service,
+        shadow=None if shadow is not None and shadow.version == version.id else shadow,
         canary=version.id,
         canary_model=model,
         canary_follows=follows,
@@ -66,16 +66,21 @@ def canary_bytes(version: Artifact) -> int:
 
 
 def why_no_room(service: Service, before: Service, given_bytes: int | None) -> str:
-    """Return why the running attempt of a service, which has `given_bytes` of memory, cannot run its canary;
-    empty if it can. `before` is the service before the change, whose replicas have reported their memory."""
-    if not service.canary or service.canary == before.canary or not given_bytes:
+    """Return why the running attempt of a service, which has `given_bytes` of memory, cannot run its canary
+    or its shadow; empty if it can. `before` is the service before the change, whose replicas have reported
+    their memory."""
+    has_canary = service.canary and service.canary != before.canary
+    has_shadow = service.shadow is not None and shadow_bytes(service) != shadow_bytes(before)
+    if not (has_canary or has_shadow) or not given_bytes:
         return ""
     needed = (service.replicas + 1) * (_replica_bytes(before) + service.canary_bytes) + PARENT_BYTES
+    needed += shadow_bytes(service)
     needed += view_bytes(service.replicas) if service.version in service.features else 0
     if needed <= given_bytes:
         return ""
+    versions = "two versions" if service.shadow is None else "all versions"
     return (
-        f"{service.replicas} replicas with two versions need about {show_bytes(needed)}, and service "
+        f"{service.replicas} replicas with {versions} need about {show_bytes(needed)}, and service "
         f"{service.name!r} has {show_bytes(given_bytes)}"
     )
 

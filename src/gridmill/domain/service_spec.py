@@ -27,9 +27,9 @@ class ServiceSpec:
     The run of a service has a job without `model`, which runs the replicas of the service `name`. `replicas`
     is the number of replicas for which the attempt gets memory and CPUs. With `has_view`, a process keeps a
     view of contextual features. If the service has a canary, each replica is assumed to need `canary_bytes`
-    more. On a GPU that services share, the attempt gets `gpus` shares (None: the GPUs of the resource). The
-    record of the service has everything that an update can change. With `routes`, the job runs the router of
-    a service whose replicas run at another site.
+    more; `shadow_bytes` is the memory of the process of its shadow. On a GPU that services share, the attempt
+    gets `gpus` shares (None: the GPUs of the resource). The record of the service has everything that an
+    update can change. With `routes`, the job runs the router of a service whose replicas run at another site.
 
     If `calibrates` is set, the job measures a replica of this version of a model on a machine of the type
     `machine`, and ends; `name` then belongs to no service.
@@ -45,6 +45,7 @@ class ServiceSpec:
     routes: bool = False
     has_view: bool = False
     canary_bytes: int = 0
+    shadow_bytes: int = 0
     gpus: int | None = None
     calibrates: str = ""
     machine: str = ""

@@ -66,6 +66,17 @@ class ServedStage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowOrder:
+    """A version that gets copies of `percent` percent of the requests to `POST /predict` that the first
+    version of a service has answered. Its answers are compared, and no client gets them. A process with more
+    than `memory_bytes` bytes of memory is replaced (None means no limit)."""
+
+    version: ServedVersion
+    percent: float = 100.0
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLog:
     """The log of the requests of a service. Each replica appends JSON lines to a file of its own in
     `folder`. A line has the request id, the time, the version, the status and the duration.
@@ -169,6 +180,8 @@ class ServiceOrder:
     With `scaling`, the parent process changes the number of replicas, and `replicas` is the number with which
     it begins. If `calibrates` is true, the process measures one replica instead, writes the result as the
     outcome of its attempt, and ends.
+
+    With a `shadow`, a process beside the replicas loads another version and compares its answers.
     """
 
     name: str
@@ -203,6 +216,19 @@ class ServiceOrder:
     most_open: int = MOST_OPEN
     hold_seconds: float = 10.0
     hold_bytes: int = 64 * MIB
+    shadow: ShadowOrder | None = None
+
+    @property
+    def loaded(self) -> tuple[ServedVersion, ...]:
+        """All versions that processes of the service load: those that answer, and the shadow."""
+        return (*self.versions, *((self.shadow.version,) if self.shadow is not None else ()))
+
+    def changed(self, change: Callable[[ServedVersion], ServedVersion]) -> "ServiceOrder":
+        """Return this order after a change of all versions, of their stages and of the shadow."""
+        shadow = self.shadow
+        if shadow is not None:
+            shadow = replace(shadow, version=shadow.version.changed(change))
+        return replace(self, versions=tuple(one.changed(change) for one in self.versions), shadow=shadow)
 
 
 class ServiceState(StrEnum):
@@ -278,6 +304,30 @@ class ReplicaReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowReport:
+    """The comparison of the answers of a shadow with the served answers, since the service has this shadow.
+
+    `equal` and `different` are rows. `mean_difference` and `largest_difference` are those of the numbers of
+    the different rows, in the unit of the label or as probabilities. `failed` are copies without a
+    prediction, and `dropped` copies that were not sent because the shadow was slow or did not run.
+    `mean_seconds` is the mean time of an answer. `problem` is the reason why the shadow does not run.
+    """
+
+    label: str
+    is_ready: bool = False
+    requests: int = 0
+    equal: int = 0
+    different: int = 0
+    mean_difference: float = 0.0
+    largest_difference: float = 0.0
+    failed: int = 0
+    dropped: int = 0
+    mean_seconds: float = 0.0
+    restarts: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceReport:
     """The observed state of a service. `generation` is the newest order of which all replicas were ready.
     `seen_generation` is the newest order that the parent process has read.
@@ -312,6 +362,7 @@ class ServiceReport:
     scaled_at: float | None = None
     scale_reason: str = ""
     drift: tuple[VersionDrift, ...] = ()
+    shadow: ShadowReport | None = None
     log_lost: int = 0
 
 

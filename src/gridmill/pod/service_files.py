@@ -41,8 +41,7 @@ class ServiceFiles:
         path = self._folder / ORDER_FILE
         if self._generation(path) >= order.generation:
             return
-        versions = tuple(one.changed(self._with_view) for one in order.versions)
-        self._replace(path, encode(replace(order, versions=versions)))
+        self._replace(path, encode(order.changed(self._with_view)))
 
     def _with_view(self, version: ServedVersion) -> ServedVersion:
         return replace(version, view=self._placed(version.view)) if version.view else version

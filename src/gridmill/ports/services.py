@@ -89,6 +89,8 @@ class Services(Protocol):
         settings: ServiceSettings = NO_SETTINGS,
         canary: str = "",
         weight_percent: float | None = None,
+        shadow: str = "",
+        shadow_percent: float | None = None,
         expected: int | None = None,
     ) -> ServiceView:
         """Change the version, the replicas or the settings of a running service, without a failed request.
@@ -99,6 +101,9 @@ class Services(Protocol):
         Settings that are None stay as they are. `canary` is a reference to a second version, which gets
         `weight_percent` of the requests (default: 10) until it is promoted or rolled back. Without `canary`,
         `weight_percent` changes the share of the present canary.
+        `shadow` is a reference to a version that gets copies of `shadow_percent` of the requests (default:
+        100), and whose answers are compared with the served answers. Without `shadow`, `shadow_percent`
+        changes this part for the present shadow.
         `expected` is the generation that the caller has seen: if the service has another generation, the
         method raises StaleVersionError. Raises ConflictError while an earlier update is not in effect, or if
         the service does not run; InputError if the features or the predictions of the version differ from
@@ -107,14 +112,16 @@ class Services(Protocol):
         """
 
     def promote_service(self, name: str) -> ServiceView:
-        """Make the canary of a service its version, which gets all requests.
+        """Make the canary of a service its version, which gets all requests. Without a canary, make its
+        shadow the canary.
 
-        Raises ConflictError if there is no canary, if an earlier update is not in effect or if the service
+        Raises ConflictError if there is neither, if an earlier update is not in effect or if the service
         does not run; NotFoundError.
         """
 
     def rollback_service(self, name: str) -> ServiceView:
-        """Remove the canary of a service, or return to the version before its last update.
+        """Remove the canary of a service; without a canary, remove its shadow; without both, return to the
+        version before its last update.
 
         If the last update is not in effect, the service also returns to the settings and the size before it.
         After it has returned to a version, the service follows no alias. Raises ConflictError if there is no

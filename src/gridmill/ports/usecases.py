@@ -224,6 +224,8 @@ _ROWS = (
             "settings",
             "canary",
             "weight_percent",
+            "shadow",
+            "shadow_percent",
             "expected",
         ),
         limits={"name": _NAME},

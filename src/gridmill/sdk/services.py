@@ -125,12 +125,15 @@ class ServiceVerbs(Connected):
         settings: ServiceSettings = NO_SETTINGS,
         canary: str = "",
         weight_percent: float | None = None,
+        shadow: str = "",
+        shadow_percent: float | None = None,
         expected: int | None = None,
     ) -> ServiceView:
         """Change the version, the replicas, the port or the settings of a running service, without a failed
         request. The method returns immediately. With `least_replicas`, the number of replicas follows the
         load. With `rate`, the service gets the size for this rate of requests per second. Settings that are
         None stay as they are. `canary` is a second version, which gets `weight_percent` of the requests.
+        `shadow` is a version that gets copies of `shadow_percent` of the requests, and is compared.
         `expected` is the generation that the service must have. Raises
         InputError, CapacityError, ConflictError, StaleVersionError, NotFoundError."""
         if rate or least_replicas is not None:
@@ -148,11 +151,14 @@ class ServiceVerbs(Connected):
             settings=settings,
             canary=canary,
             weight_percent=weight_percent,
+            shadow=shadow,
+            shadow_percent=shadow_percent,
             expected=expected,
         )
 
     def promote_service(self, name: str) -> ServiceView:
-        """Make the canary of a service its version. Raises ConflictError, NotFoundError."""
+        """Make the canary of a service its version, or else its shadow the canary. Raises
+        ConflictError, NotFoundError."""
         return self.grid.promote_service(name)
 
     def add_service_key(self, name: str, key: str) -> NewServiceKey:
@@ -165,8 +171,8 @@ class ServiceVerbs(Connected):
         self.grid.remove_service_key(name, key)
 
     def rollback_service(self, name: str) -> ServiceView:
-        """Remove the canary of a service, or return to the version before its last update. Raises
-        ConflictError, NotFoundError."""
+        """Remove the canary of a service, or else its shadow, or return to the version before its last
+        update. Raises ConflictError, NotFoundError."""
         return self.grid.rollback_service(name)
 
     def stop_service(self, name: str) -> ServiceView:

@@ -27,6 +27,7 @@ from gridmill.serving.request import (
     too_large,
 )
 from gridmill.serving.request_log import RequestLogWriter
+from gridmill.serving.shadow_copies import CopyWriter
 from gridmill.version import __version__
 
 _LOG = logging.getLogger(__name__)
@@ -67,10 +68,11 @@ class Application:
         *,
         keys: ApiKeys | None = None,
         log: RequestLogWriter | None = None,
+        copies: CopyWriter | None = None,
     ) -> None:
         self.is_draining = False
         self._order, self._versions, self._metrics = order, versions, metrics
-        self._keys, self._log = keys, log
+        self._keys, self._log, self._copies = keys, log, copies
         self._buffered = 0
         self.clock = time.perf_counter
         self._ids = itertools.count()
@@ -147,6 +149,8 @@ class Application:
         self._metrics.count(request.version, kind, answer.status, seconds)
         if self._log is not None:
             self._log.add(request, answer, body, seconds)
+        if self._copies is not None and kind == "predict" and answer.status == 200:
+            self._copies.send(request, body)
         return self._headers(request, answer)
 
     def _headers(self, request: Request, answer: Answer) -> list[tuple[bytes, bytes]]:

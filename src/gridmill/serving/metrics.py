@@ -17,6 +17,7 @@ from typing import Any
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The upper bounds in seconds of the durations that are counted."""
 _LABELS = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
+SHADOW_DROPPED = "gridmill_shadow_dropped_total"
 LOG_LOST = "gridmill_log_lines_lost_total"
 HELP = {
     "gridmill_requests_total": ("counter", "Requests by version, kind of request and status."),
@@ -35,6 +36,14 @@ HELP = {
     "gridmill_drift_rows": ("gauge", "Rows from which the population stability indexes are computed."),
     "gridmill_view_age_seconds": ("gauge", "Seconds since the view had the newest versions of its tables."),
     "gridmill_view_table_version": ("gauge", "Version number of a table that the view holds."),
+    "gridmill_shadow_requests_total": ("counter", "Copies that the shadow has predicted."),
+    "gridmill_shadow_rows_total": ("counter", "Rows that the shadow has predicted, by result."),
+    "gridmill_shadow_failed_total": ("counter", "Copies that the shadow could not predict."),
+    SHADOW_DROPPED: ("counter", "Copies that were not sent, because the shadow was slow or did not run."),
+    "gridmill_shadow_seconds_total": ("counter", "Seconds that the answers of the shadow took."),
+    "gridmill_shadow_difference_total": ("counter", "Sum of the differences of the different rows."),
+    "gridmill_shadow_difference_rows_total": ("counter", "Different rows with a difference in numbers."),
+    "gridmill_shadow_difference_max": ("gauge", "Largest difference of a row."),
     "gridmill_scale_changes_total": ("counter", "Changes of the number of replicas by rate and latency."),
 }
 """The type and the help text of each metric, by its name."""
@@ -48,7 +57,7 @@ class Metrics:
     """The counts of one replica. A key is the name of a metric with its labels, as in the text for
     Prometheus."""
 
-    def __init__(self, folder: Path, replica: int) -> None:
+    def __init__(self, folder: Path, replica: int | str) -> None:
         self._path = folder / f"metrics-{replica}.json"
         self._replica = replica
         self.counts: dict[str, float] = {}
@@ -122,6 +131,15 @@ class Metrics:
 def counted(folder: Path, key: str) -> float:
     """Return the sum of one count over all replicas that wrote their counts to the folder."""
     return sum(_read(path).get(key, 0.0) for path in folder.glob("metrics-*.json"))
+
+
+def totals(folder: Path) -> dict[str, float]:
+    """Return all counts, added up over the files in the folder."""
+    total: dict[str, float] = defaultdict(float)
+    for path in folder.glob("metrics-*.json"):
+        for key, value in _read(path).items():
+            total[key] += value
+    return total
 
 
 def _read(path: Path) -> dict[str, float]:

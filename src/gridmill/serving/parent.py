@@ -38,6 +38,7 @@ from gridmill.serving.service_files import (
     write_api_keys,
     write_report,
 )
+from gridmill.serving.shadow_keeper import ShadowKeeper
 from gridmill.serving.view_keepers import ViewKeepers
 
 _LOG = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class Parent:
         self._is_stopping = False
         self._scaler = Scaler(order, self._folder, time.monotonic())
         self._views = ViewKeepers(self._folder)
+        self._shadow = ShadowKeeper(self._folder)
         self._selector = selectors.DefaultSelector()
         self._awaited: selectors.SelectorKey | None = None
         self._listener = self._take_port(order)
@@ -100,6 +102,7 @@ class Parent:
                     else:
                         with suppress(BlockingIOError):
                             os.read(key.fd, 4096)
+        self._shadow.close()
         self._views.stop()
         self._listener.close()
         if self._newest.socket:
@@ -136,6 +139,7 @@ class Parent:
                     self._replicas[number].kill(reason)
         self._drift.look(now, self._target)
         self._log.look(now, self._newest.request_log, self._replicas)
+        self._shadow.tick(order, now, is_wanted=self._has_ready())
         self._settle()
         self._await_connection()
         self._write(self._state())
@@ -222,7 +226,9 @@ class Parent:
         return bool(left)
 
     def _start(self, number: int, order: ServiceOrder) -> None:
-        replica = ReplicaProcess(number, order, self._folder, self._listener)
+        replica = ReplicaProcess(
+            number, order, self._folder, self._listener, copies=self._shadow.descriptor(order)
+        )
         self._replicas[number] = replica
         self._selector.register(replica.beats, selectors.EVENT_READ, replica)
 
@@ -272,8 +278,11 @@ class Parent:
         ready = [one for one in running if one.state == ReplicaState.READY]
         return len(ready) == self._scaler.wanted and all(is_current(self._newest, one) for one in ready)
 
+    def _has_ready(self) -> bool:
+        return any(one.state == ReplicaState.READY for one in self._replicas.values())
+
     def _state(self) -> ServiceState:
-        ready = any(one.state == ReplicaState.READY for one in self._replicas.values())
+        ready = self._has_ready()
         if self._is_stopping:
             return ServiceState.DRAINING
         if self._refused is not None or self._views.problem(self._target):
@@ -308,6 +317,7 @@ class Parent:
             last_failure_at=self._last_failure_at,
             drift=self._drift.drift,
             log_lost=self._log.lost,
+            shadow=self._shadow.report,
             wanted=self._scaler.wanted,
             scaled_at=self._scaler.scaled_at,
             scale_reason=self._scaler.reason,

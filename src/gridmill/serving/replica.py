@@ -41,11 +41,12 @@ from gridmill.serving.drift_counter import DriftFile, drift_counter
 from gridmill.serving.gpu_memory import take_share
 from gridmill.serving.hosting import HostedModel, Versions
 from gridmill.serving.keyed_features import keyed_of
-from gridmill.serving.metrics import LOG_LOST, Metrics
+from gridmill.serving.metrics import LOG_LOST, SHADOW_DROPPED, Metrics, escaped
 from gridmill.serving.parent_process import end_with_parent, write_beat
 from gridmill.serving.request_log import RequestLogWriter
 from gridmill.serving.served_model import ServedModel, SharedStages, load_version, version_names
 from gridmill.serving.service_files import api_keys_file
+from gridmill.serving.shadow_copies import CopyWriter
 from gridmill.serving.tls import TlsContext
 from gridmill.telemetry import turn_off_telemetry
 
@@ -62,7 +63,13 @@ class Replica:
     """The event loop of a replica: it accepts connections, gives signs of life, and drains."""
 
     def __init__(
-        self, order: ServiceOrder, folder: Path, number: int, beats: int, gpu_size_bytes: int = 0
+        self,
+        order: ServiceOrder,
+        folder: Path,
+        number: int,
+        beats: int,
+        gpu_size_bytes: int = 0,
+        copies: int | None = None,
     ) -> None:
         self._order, self._folder, self._number, self._beats = order, folder, number, beats
         self._gpu_size_bytes = gpu_size_bytes
@@ -70,6 +77,9 @@ class Replica:
         self._metrics = Metrics(folder, number)
         self._drift = DriftFile(folder, number)
         self._log = RequestLogWriter(order.request_log, order.name, number) if order.request_log else None
+        self._copies = None
+        if copies is not None and order.shadow is not None:
+            self._copies = CopyWriter(copies, order.versions[0].label, order.shadow.percent)
         keys = api_keys_file(folder, order)
         self._keys = ApiKeys(keys) if keys is not None else None
 
@@ -82,7 +92,14 @@ class Replica:
         hosted = [self._host(model, known) for model in models]
         served = {id(one) for one in hosted}
         self._hosted = [*hosted, *(one for one in known.values() if id(one) not in served)]
-        self._app = Application(self._order, Versions(hosted), self._metrics, keys=self._keys, log=self._log)
+        self._app = Application(
+            self._order,
+            Versions(hosted),
+            self._metrics,
+            keys=self._keys,
+            log=self._log,
+            copies=self._copies,
+        )
         server = uvicorn.Server(_config(self._app))
         server.config.load()
         self._state = server.server_state
@@ -185,6 +202,9 @@ class Replica:
         if self._log is not None:
             self._log.flush(ends=ends)
             metrics.counts[LOG_LOST] = self._log.lost
+        if self._copies is not None and self._order.shadow is not None:
+            label = escaped(self._order.shadow.version.label)
+            metrics.counts[f'{SHADOW_DROPPED}{{version="{label}"}}'] = self._copies.dropped
         metrics.save()
         self._drift.save({one.model.label: one.drift for one in self._hosted if one.drift is not None})
 
@@ -271,6 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("listener", "beats", "number", "parent"):
         parser.add_argument(name, type=int)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--copies", type=int)
     given = parser.parse_args(arguments)
     end_with_parent(given.parent)
     turn_off_telemetry()
@@ -294,7 +315,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for version, name in zip(order.versions, names, strict=True)
         ]
         gpu_size_bytes = gpu.gpu_bytes if gpu is not None else 0
-        serving = _serve(order, given.folder, given.number, given.beats, models, listener, gpu_size_bytes)
+        # the replica is made in its event loop
+        served = (order, given.folder, given.number, given.beats, gpu_size_bytes, given.copies)
+        serving = _serve(served, models, listener)
         # uvloop where it is installed
         with asyncio.Runner(loop_factory=uvicorn.Config("", loop="auto").get_loop_factory()) as runner:
             runner.run(serving)
@@ -307,16 +330,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 async def _serve(
-    order: ServiceOrder,
-    folder: Path,
-    number: int,
-    beats: int,
+    replica: tuple[ServiceOrder, Path, int, int, int, int | None],
     models: Sequence[ServedModel],
     listener: socket.socket,
-    gpu_size_bytes: int,
 ) -> None:
-    os.set_blocking(beats, False)
-    await Replica(order, folder, number, beats, gpu_size_bytes).run(models, listener)
+    os.set_blocking(replica[3], False)
+    await Replica(*replica).run(models, listener)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,18 @@ class ReplicaLoad:
 class ReplicaProcess:
     """A started replica."""
 
-    def __init__(self, number: int, order: ServiceOrder, folder: Path, listener: socket.socket) -> None:
+    def __init__(
+        self,
+        number: int,
+        order: ServiceOrder,
+        folder: Path,
+        listener: socket.socket,
+        *,
+        copies: int | None = None,
+        module: str = "",
+    ) -> None:
+        """Start the process. The replica writes copies of requests to the descriptor `copies`. `module` is
+        the module that runs, if it is no replica and no router."""
         self.number, self.order = number, order
         self.state = ReplicaState.STARTING
         self.started_at = time.time()
@@ -50,7 +61,7 @@ class ReplicaProcess:
         self.beats, writing = os.pipe()
         os.set_blocking(self.beats, False)
         try:
-            self._process = _start(number, order, folder, listener, writing)
+            self._process = _start(number, order, folder, listener, writing, copies, module)
         finally:
             os.close(writing)
 
@@ -82,6 +93,12 @@ class ReplicaProcess:
         """End the process at once."""
         self.failure = reason
         self._process.kill()
+
+    def end(self) -> None:
+        """End the process at once, wait for its end, and release its pipe."""
+        self._process.kill()
+        self._process.wait()
+        self.close()
 
     def close(self) -> None:
         """Release the pipe of an ended process."""
@@ -147,16 +164,23 @@ class ReplicaProcess:
 
 
 def _start(
-    number: int, order: ServiceOrder, folder: Path, listener: socket.socket, beats: int
+    number: int,
+    order: ServiceOrder,
+    folder: Path,
+    listener: socket.socket,
+    beats: int,
+    copies: int | None,
+    module: str,
 ) -> "subprocess.Popen[bytes]":
     descriptors = (listener.fileno(), beats)
     process = subprocess.Popen(
         [
-            *(sys.executable, "-P", "-m", _REPLICA if order.upstream is None else _ROUTER),
+            *(sys.executable, "-P", "-m", module or (_REPLICA if order.upstream is None else _ROUTER)),
             *map(str, (*descriptors, number, os.getpid(), folder)),
+            *(("--copies", str(copies)) if copies is not None else ()),
         ],
         stdin=subprocess.PIPE,
-        pass_fds=descriptors,
+        pass_fds=(*descriptors, *((copies,) if copies is not None else ())),
         env={**os.environ, "OMP_NUM_THREADS": str(order.threads)},
     )
     assert process.stdin is not None

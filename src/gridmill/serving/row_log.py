@@ -186,7 +186,7 @@ def _cut_last_line(path: Path) -> None:
 
 def _pairs(request: Request, answer: bytes) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Yield each row of a request with its prediction. Rows of JSON lines that had an error are left out."""
-    for row, prediction in zip(_rows(request), _predictions(answer), strict=False):
+    for row, prediction in zip(_rows(request), predictions_of(answer), strict=False):
         # for a model that reads sequences, the last object is the row, and those before are its history
         last = row[-1] if isinstance(row, list) and row else row
         if isinstance(last, dict) and "error" not in prediction:
@@ -213,7 +213,8 @@ def _is_json(line: bytes) -> bool:
     return False
 
 
-def _predictions(answer: bytes) -> Sequence[Mapping[str, Any]]:
+def predictions_of(answer: bytes) -> Sequence[Mapping[str, Any]]:
+    """Return the predictions in the body of an answer of `POST /predict`, as objects."""
     if is_stream(answer):
         from gridmill.serving.arrow_rows import objects_of_answer
 

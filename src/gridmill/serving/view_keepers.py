@@ -73,7 +73,8 @@ class ViewKeepers:
 
     def is_complete(self, order: ServiceOrder) -> bool:
         """Return whether all views that the order needs can serve."""
-        reports = [self._report_of(one) for one in _definitions([order])]
+        # replicas do not wait for the view of a shadow
+        reports = [self._report_of(one) for one in _definitions([replace(order, shadow=None)])]
         return all(report is not None and report.is_complete for report in reports)
 
     def problem(self, order: ServiceOrder) -> str:
@@ -130,7 +131,7 @@ class ViewKeepers:
 
 def _versions(orders: Sequence[ServiceOrder]) -> list[ServedVersion]:
     """Return all versions and stages."""
-    return [one for order in orders for version in order.versions for one in version.all_versions()]
+    return [one for order in orders for version in order.loaded for one in version.all_versions()]
 
 
 def _definitions(orders: Sequence[ServiceOrder]) -> list[str]:

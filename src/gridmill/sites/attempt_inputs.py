@@ -109,7 +109,7 @@ class InputTrees:
     def of_service(self, order: ServiceOrder) -> Iterator[InputTree]:
         """Yields the folders of the versions that a service offers, of their stages, and of the definitions
         of their contextual features."""
-        versions = [one for version in order.versions for one in version.all_versions()]
+        versions = [one for version in order.loaded for one in version.all_versions()]
         folders = {one.folder: version_folder_uri(self._home_root, one) for one in versions}
         folders |= {one.features: features_uri(self._home_root, one) for one in versions if one.features}
         for folder, uri in folders.items():

@@ -238,7 +238,7 @@ def with_definitions(
     """Return the order with the paths of the definitions of the features of its versions, and with the stages
     of these versions. The memory of a replica was measured without features, so it is not limited with
     them."""
-    if not any(one.label in service.features for one in order.versions):
+    if not any(one.label in service.features for one in order.loaded):
         return order
     folders = stage_folders(catalog, service)
 
@@ -264,7 +264,11 @@ def with_definitions(
         defined(one, service.features[one.label]) if one.label in service.features else one
         for one in order.versions
     )
-    return replace(order, versions=versions, memory_bytes=None)
+    shadow = order.shadow
+    if shadow is not None and shadow.version.label in service.features:
+        version = defined(shadow.version, service.features[shadow.version.label])
+        shadow = replace(shadow, version=version, memory_bytes=None)
+    return replace(order, versions=versions, shadow=shadow, memory_bytes=None)
 
 
 def with_definition(service: Service, version: str, definition: FeatureDefinition | None) -> Service:

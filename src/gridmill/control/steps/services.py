@@ -39,6 +39,7 @@ from gridmill.domain.service import (
 from gridmill.domain.service_features import ViewOrders, copy_folder
 from gridmill.domain.service_log import request_log_uri, writer_of
 from gridmill.domain.service_settings import DEFAULT_HOST
+from gridmill.domain.service_shadow import with_shadow_order
 from gridmill.domain.service_size import CALIBRATION, Calibration
 from gridmill.domain.service_succession import WarmUp
 from gridmill.domain.serving import ServedVersion, ServiceOrder, ServiceReport
@@ -91,8 +92,7 @@ def _at_node(
     deployment = transaction.get(Deployment, attempt.deployment_id)
     pods = deployment.pods if deployment is not None else ()
     address = next((one.address for one in pods if one.id == attempt.pod_id), "")
-    versions = tuple(one.changed(_with_copy) for one in order.versions)
-    return replace(order, versions=versions, host=address or DEFAULT_HOST, port=0)
+    return replace(order.changed(_with_copy), host=address or DEFAULT_HOST, port=0)
 
 
 def _is_on_ray(catalog: Catalog, service: Service) -> bool:
@@ -112,8 +112,11 @@ def order_for_process(catalog: Catalog, storage: Storage, service: Service) -> S
     canary = fetch_artifact(catalog, service.canary) if service.canary else None
     canary_folder = str(below(storage.location, canary.output.uri)) if canary is not None else ""
     order = order_of(service, str(below(storage.location, model.output.uri)), log_folder, canary_folder)
+    shadow = fetch_artifact(catalog, service.shadow.version) if service.shadow is not None else None
+    if shadow is not None:
+        order = with_shadow_order(order, service, str(below(storage.location, shadow.output.uri)))
     stages = [fetch_artifact(catalog, one) for one in stage_folders(catalog, service)]
-    order = _with_time_for_environments(order, (model, canary, *stages))
+    order = _with_time_for_environments(order, (model, canary, shadow, *stages))
     return with_definitions(catalog, storage, service, order)
 
 
@@ -320,7 +323,7 @@ def replica_address(report: ServiceReport | None, reported_by: str, attempt: Att
 
 def changed_version(service: Service, version: Artifact, follows: str, model: str, now: float) -> Service:
     """Return the service with another version. The version before is the version to which `rollback` returns,
-    if it was in effect. A change of the version ends the canary."""
+    if it was in effect. A change of the version ends the canary and the shadow."""
     if version.id == service.version:
         return replace(service, follows=follows, model=model, refused="", refusal="")
     previous = service.version if service.is_in_effect or not service.previous else service.previous
@@ -337,6 +340,7 @@ def changed_version(service: Service, version: Artifact, follows: str, model: st
         canary_follows="",
         canary_percent=0.0,
         canary_bytes=0,
+        shadow=None,
         refused="",
         refusal="",
     )

@@ -50,6 +50,20 @@ def not_in_effect(service: Service) -> ConflictError:
     )
 
 
+def check_one_version(model: str, canary: str, shadow: str) -> None:
+    """Raise InputError if an update names several versions."""
+    options = {"--model": model, "--canary": canary, "--shadow": shadow}
+    named = [option for option, version in options.items() if version]
+    if len(named) > 1:
+        raise InputError(
+            f"{' and '.join(named)} are two updates"
+            if len(named) == 2
+            else "three versions are three updates",
+            hint=f"Leave out {' or '.join(named)}.",
+            place="canary" if canary else "shadow",
+        )
+
+
 def check_replicas(replicas: int) -> None:
     """Raise InputError for a number of replicas that a service cannot have."""
     if not 1 <= replicas <= MOST_REPLICAS:

@@ -221,14 +221,17 @@ def not_measured(version: str) -> InputError:
 
 
 def check_room(transaction: Transaction, before: Service, after: Service) -> None:
-    """Raise InputError if the running attempt of a service has too little memory for its canary."""
+    """Raise InputError if the running attempt of a service has too little memory for its canary or its
+    shadow."""
     attempt = live_attempt(transaction, before)
     why = why_no_room(after, before, attempt.given.memory_bytes if attempt is not None else None)
     if why:
+        is_shadow = after.shadow is not None and after.shadow != before.shadow
+        version = after.shadow.version if after.shadow is not None and is_shadow else after.canary
         raise InputError(
-            f"{after.canary} cannot be a canary: {why}",
+            f"{version} cannot be a {'shadow' if is_shadow else 'canary'}: {why}",
             hint="Start the service with more replicas, or try the version as a service of its own.",
-            place="canary",
+            place="shadow" if is_shadow else "canary",
         )
 
 

@@ -23,6 +23,7 @@ from gridmill.control.steps.services import (
 from gridmill.control.usecases.service_checks import (
     ChosenModel,
     DefinedFeatures,
+    check_one_version,
     check_port,
     check_replicas,
     check_same,
@@ -65,6 +66,8 @@ from gridmill.domain.service_features import (
 from gridmill.domain.service_keys import without_hashes
 from gridmill.domain.service_rollback import with_terms_before
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, check_settings, merged
+from gridmill.domain.service_shadow import DEFAULT_PERCENT as DEFAULT_SHADOW_PERCENT
+from gridmill.domain.service_shadow import with_shadow, with_shadow_percent
 from gridmill.domain.site import LOCAL, Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, JobState
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError, explained
@@ -218,6 +221,8 @@ class ServiceUseCases(ServiceSizeUseCases):
         settings: ServiceSettings = NO_SETTINGS,
         canary: str = "",
         weight_percent: float | None = None,
+        shadow: str = "",
+        shadow_percent: float | None = None,
         expected: int | None = None,
     ) -> ServiceView:
         """Change the version, the replicas or the settings of a running service."""
@@ -228,15 +233,12 @@ class ServiceUseCases(ServiceSizeUseCases):
         check_port(port)
         self._check_settings(name, settings)
         check_percent(weight_percent)
-        if model and canary:
-            raise InputError(
-                "a new version and a canary are two updates",
-                hint="Leave out --model or --canary.",
-                place="canary",
-            )
+        check_percent(shadow_percent, "shadow_percent")
+        check_one_version(model, canary, shadow)
         chosen = self._model(model) if model else None
         second = self._model(canary) if canary else None
-        features = self._defined_for_update(name, chosen or second, settings)
+        third = self._model(shadow) if shadow else None
+        features = self._defined_for_update(name, chosen or second or third, settings)
         with self._node.changing() as transaction:
             service = self._running_service(name)
             if expected is not None and expected != service.generation:
@@ -255,6 +257,8 @@ class ServiceUseCases(ServiceSizeUseCases):
                 settings=settings,
                 second=second,
                 percent=weight_percent,
+                third=third,
+                shadow_percent=shadow_percent,
             )
         return self.service(name)
 
@@ -272,6 +276,8 @@ class ServiceUseCases(ServiceSizeUseCases):
         settings: ServiceSettings,
         second: ChosenModel | None = None,
         percent: float | None = None,
+        third: ChosenModel | None = None,
+        shadow_percent: float | None = None,
         may_replace: bool = False,
     ) -> Service:
         """Change a running service, and return its record. With `may_replace`, the change may replace a
@@ -279,10 +285,12 @@ class ServiceUseCases(ServiceSizeUseCases):
         after = self._updated(transaction, service, chosen, replicas, least_replicas, rate)
         definition = features.definition if features is not None else None
         after = self._with_canary(after, second, definition, percent, transaction.now)
+        after = self._with_shadow(after, third, definition, shadow_percent, transaction.now)
         if features is not None:
-            after = _with_features(service, after, features, bool(chosen or second))
+            after = _with_features(service, after, features, bool(chosen or second or third))
         after = self._reconfigured(after, port or service.port, settings, transaction.now)
-        for version in filter(None, (after.version, after.canary)):
+        shadow = after.shadow.version if after.shadow is not None else ""
+        for version in filter(None, (after.version, after.canary, shadow)):
             check_trusted(fetch_artifact(self._control.catalog, version), after.settings)
         check_stages_trusted(self._control.catalog, after)
         check_room(transaction, service, after)
@@ -373,6 +381,23 @@ class ServiceUseCases(ServiceSizeUseCases):
             follows=canary.follows,
             percent=DEFAULT_PERCENT if percent is None else percent,
             now=now,
+        )
+
+    def _with_shadow(
+        self,
+        service: Service,
+        shadow: ChosenModel | None,
+        definition: FeatureDefinition | None,
+        percent: float | None,
+        now: float,
+    ) -> Service:
+        """Return the service with another shadow, or with another share of copies for it."""
+        if shadow is None:
+            return service if percent is None else with_shadow_percent(service, percent, now)
+        stages = chain_stages(self._control.catalog, definition)
+        share = DEFAULT_SHADOW_PERCENT if percent is None else percent
+        return with_shadow(
+            service, shadow.version, stages=stages, model=shadow.reference, percent=share, now=now
         )
 
     def _reconfigured(self, service: Service, port: int, change: ServiceSettings, now: float) -> Service:

@@ -33,10 +33,8 @@ def order_at_farm(order: ServiceOrder, home_root: Path, farm_root: str, output_u
         features = f"{farm_root}/{features_uri(home_root, one)}"
         return replace(one, folder=folder, features=features, view=_view(farm_root, output_uri, one.view))
 
-    versions = tuple(one.changed(at_farm) for one in order.versions)
     return replace(
-        order,
-        versions=versions,
+        order.changed(at_farm),
         host=DEFAULT_HOST,
         port=0,
         socket=f"{farm_root}/{output_uri}/{SERVICE_SOCKET}",

@@ -1,0 +1,151 @@
+"""Starts, observes and replaces the process of a shadow, beside the replicas of a service."""
+
+import logging
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gridmill.domain.serving import ReplicaState, ServiceOrder, ShadowOrder, ShadowReport
+from gridmill.serving.metrics import SHADOW_DROPPED, escaped, totals
+from gridmill.serving.replica_plan import broken
+from gridmill.serving.replica_process import ReplicaProcess
+from gridmill.serving.shadow_copies import copies_pair
+
+_LOG = logging.getLogger(__name__)
+COUNT_SECONDS = 1.0
+"""The interval at which the counts are read."""
+_LONGEST_PAUSE_SECONDS = 60.0
+MODULE = "gridmill.serving.shadow"
+
+
+class ShadowKeeper:
+    """The shadow of one service. Times are seconds of the monotonic clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._shadow: ShadowOrder | None = None
+        self._pair: tuple[socket.socket, socket.socket] | None = None
+        self._process: ReplicaProcess | None = None
+        self._failures, self._start_at, self._count_at = 0, 0.0, 0.0
+        self._problem = ""
+        self._before: Mapping[str, float] = {}
+        self.report: ShadowReport | None = None
+
+    def descriptor(self, order: ServiceOrder) -> int | None:
+        """Return the file descriptor to which replicas of an order write copies; None if they write none."""
+        if order.shadow is None:
+            return None
+        self._follow(order.shadow)
+        return self._pair[0].fileno() if self._pair is not None else None
+
+    def tick(self, order: ServiceOrder, now: float, *, is_wanted: bool) -> None:
+        """Start the process if it is missing and `is_wanted`, and replace it if it does not work."""
+        self._follow(order.shadow)
+        self._reap(now)
+        if self._shadow is None:
+            return
+        if self._process is not None:
+            self._process.read()
+            why = broken(self._process.order, self._process.observed(now), now)
+            if why:
+                self._process.kill(why.replace("the replica", "the shadow"))
+        elif is_wanted and now >= self._start_at:
+            self._start(order, self._shadow)
+        if now >= self._count_at:
+            self._count_at = now + COUNT_SECONDS
+            self._count(self._shadow)
+
+    def close(self) -> None:
+        """End the process."""
+        self._follow(None)
+
+    def _follow(self, shadow: ShadowOrder | None) -> None:
+        """Take another shadow. Its copies have a socket of their own, and its counts begin at 0."""
+        if shadow == self._shadow:
+            return
+        self._end()
+        is_other = shadow is None or self._shadow is None or shadow.version != self._shadow.version
+        self._shadow, self._failures, self._start_at, self._problem = shadow, 0, 0.0, ""
+        if is_other:
+            self._before = _counts(self._folder, shadow.version.label) if shadow is not None else {}
+            self.report = ShadowReport(label=shadow.version.label) if shadow is not None else None
+            for one in self._pair or ():
+                one.close()
+            self._pair = copies_pair() if shadow is not None else None
+
+    def _start(self, order: ServiceOrder, shadow: ShadowOrder) -> None:
+        assert self._pair is not None
+        own = replace(
+            order,
+            versions=(shadow.version,),
+            shadow=None,
+            request_log=None,
+            upstream=None,
+            memory_bytes=shadow.memory_bytes,
+        )
+        self._process = ReplicaProcess(0, own, self._folder, self._pair[1], module=MODULE)
+
+    def _reap(self, now: float) -> None:
+        process = self._process
+        code = process.exit_code() if process is not None else None
+        if process is None or code is None:
+            return
+        process.read()
+        process.close()
+        self._process = None
+        self._failures += 1
+        self._start_at = now + min(2.0**self._failures, _LONGEST_PAUSE_SECONDS)
+        self._problem = process.failure or f"the shadow ended with exit code {code}"
+        _LOG.error("the shadow failed: %s", self._problem)
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+    def _count(self, shadow: ShadowOrder) -> None:
+        now = _counts(self._folder, shadow.version.label)
+        counts = {name: value - self._before.get(name, 0.0) for name, value in now.items()}
+        is_ready = self._process is not None and self._process.state == ReplicaState.READY
+        self.report = report_of(shadow.version.label, counts, now.get(_LARGEST, 0.0))
+        self.report = replace(
+            self.report,
+            is_ready=is_ready,
+            restarts=self._failures,
+            problem="" if is_ready else self._problem,
+        )
+
+
+_LARGEST = "gridmill_shadow_difference_max"
+
+
+def _counts(folder: Path, label: str) -> dict[str, float]:
+    """Return the counts of all replicas and of the shadow about a shadow, by name and result."""
+    mark = f'version="{escaped(label)}"'
+    found: dict[str, float] = {}
+    for key, value in totals(folder).items():
+        if key.startswith("gridmill_shadow_") and mark in key:
+            name = key.partition("{")[0]
+            found[name + ("/different" if 'result="different"' in key else "")] = value
+    return found
+
+
+def report_of(label: str, counts: Mapping[str, float], largest: float) -> ShadowReport:
+    """Return the report with these counts."""
+
+    def mean(total: str, number: str) -> float:
+        return counts.get(total, 0.0) / max(1.0, counts.get(number, 0.0))
+
+    requests = "gridmill_shadow_requests_total"
+    return ShadowReport(
+        label=label,
+        requests=int(counts.get(requests, 0)),
+        equal=int(counts.get("gridmill_shadow_rows_total", 0)),
+        different=int(counts.get("gridmill_shadow_rows_total/different", 0)),
+        mean_difference=mean("gridmill_shadow_difference_total", "gridmill_shadow_difference_rows_total"),
+        largest_difference=largest,
+        failed=int(counts.get("gridmill_shadow_failed_total", 0)),
+        dropped=int(counts.get(SHADOW_DROPPED, 0)),
+        mean_seconds=mean("gridmill_shadow_seconds_total", requests),
+    )

@@ -1,0 +1,104 @@
+"""A shadow predicts copies of requests. Answers are those without it, also while it hangs or is killed."""
+
+import json
+import os
+import signal
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gridmill.domain.serving import ServedVersion, ServiceOrder, ShadowOrder, ShadowReport
+from gridmill.jobs.features import Encoding
+from tests.kit.served_models import CITIES, FIELDS, linear_model, order_of, row, sum_model
+from tests.kit.services import Service, wait_for
+
+pytestmark = pytest.mark.e2e
+BODIES = [json.dumps({"rows": [row(number, 2)] * (1 + number % 3)}).encode() for number in range(20)]
+
+
+def answers(port: int) -> list[bytes]:
+    found = []
+    for body in BODIES:
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", body, headers)
+        with urllib.request.urlopen(request) as reply:
+            found.append(reply.read())
+    return found
+
+
+def with_shadow(order: ServiceOrder, folder: Path, generation: int) -> ServiceOrder:
+    version = ServedVersion(label=f"weather/other@{generation}", folder=str(folder))
+    return replace(order, shadow=ShadowOrder(version=version), generation=generation)
+
+
+def shadow_of(service: Service) -> ShadowReport:
+    report = service.report().shadow
+    assert report is not None
+    return report
+
+
+def pid_of_shadow(service: Service) -> int:
+    children = Path(f"/proc/{service.parent.pid}/task/{service.parent.pid}/children").read_text().split()
+    found = [
+        one for one in children if b"gridmill.serving.shadow" in Path(f"/proc/{one}/cmdline").read_bytes()
+    ]
+    return int(found[0]) if found else 0
+
+
+def test_a_shadow_is_compared_and_never_changes_an_answer(tmp_path: Path) -> None:
+    order = order_of(linear_model(tmp_path / "m"), hang_seconds=2.0)
+    same = with_shadow(order, linear_model(tmp_path / "same"), 2)
+    encodings = [
+        *(Encoding(column=name, type="double") for name in FIELDS[:2]),
+        Encoding(column="city", type="string", categories=CITIES),
+    ]
+    other = with_shadow(order, sum_model(tmp_path / "other", encodings), 3)
+    with Service(tmp_path / "s", order) as service:
+        port = service.report().port
+        before = answers(port)
+        rows = sum(len(json.loads(body)["rows"]) for body in BODIES)
+
+        service.update(same)
+        service.wait_ready()
+        wait_for("the shadow", lambda: shadow_of(service).is_ready)
+        assert answers(port) == before
+        wait_for("the comparison", lambda: shadow_of(service).requests == len(BODIES))
+        report = shadow_of(service)
+        assert (report.equal, report.different, report.failed, report.dropped) == (rows, 0, 0, 0)
+        assert report.mean_seconds > 0
+
+        # a process that hangs is replaced, and requests do not wait for it
+        first = pid_of_shadow(service)
+        os.kill(first, signal.SIGSTOP)
+        assert answers(port) == before
+        wait_for("another process", lambda: pid_of_shadow(service) not in (0, first))
+        wait_for("the copies that waited", lambda: shadow_of(service).requests >= len(BODIES) + 1)
+        os.kill(pid_of_shadow(service), signal.SIGKILL)
+        assert answers(port) == before
+        wait_for("the reason", lambda: shadow_of(service).restarts == 2)
+
+        service.update(other)
+        service.wait_ready()
+        wait_for("the other shadow", lambda: shadow_of(service).is_ready)
+        assert answers(port) == before
+        wait_for("the comparison", lambda: shadow_of(service).requests == len(BODIES))
+        report = shadow_of(service)
+        assert (report.label, report.equal, report.different) == ("weather/other@3", 0, rows)
+        # temp + 10 · wind speed + 100 against temp + wind speed + 1
+        assert report.mean_difference == pytest.approx(117)
+        assert report.largest_difference == pytest.approx(117)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
+            text = reply.read().decode()
+        assert f'gridmill_shadow_rows_total{{version="weather/other@3",result="different"}} {rows}' in text
+
+        service.update(with_shadow(order, tmp_path / "nothing", 4))
+        service.wait_ready()
+        wait_for("the reason", lambda: "do not exist" in shadow_of(service).problem)
+        assert answers(port) == before
+        assert service.report().problem == ""
+        service.update(replace(order, generation=5))
+        service.wait_ready()
+        assert service.report().shadow is None
+        assert pid_of_shadow(service) == 0
