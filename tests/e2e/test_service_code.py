@@ -9,7 +9,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from gridmill.domain.amounts import MIB
+from gridmill.domain.amounts import MIB, POD_GPU_SHARES
 from gridmill.jobs.model_files import load_card
 from gridmill.jobs.training_statistics import save_statistics, statistics_of
 from tests.kit.gpus import SimulatedGpus
@@ -89,6 +89,41 @@ def test_replicas_use_one_gpu_each_and_one_above_its_share_is_restarted_alone(
         assert service.ready_pids() == replicas
         assert os.path.exists(f"/proc/{code[1]}")
         assert "uses 20 GiB of GPU memory; its share is 16 GiB" in service.log()
+
+
+def test_two_services_share_a_gpu_and_code_above_its_limit_is_restarted_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = SimulatedGpus(tmp_path / "gpus", processes_with=f"{tmp_path}/m")
+    gpus.use(2048 * MIB)
+    monkeypatch.setenv("PATH", f"{gpus.folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv(POD_GPU_SHARES, "16")
+    first = trusted(code_model(tmp_path / "m1"), replicas=1)
+    second = trusted(code_model(tmp_path / "m2"), replicas=1, gpu_memory_bytes=4096 * MIB)
+    with Service(tmp_path / "s1", first) as rain, Service(tmp_path / "s2", second) as hail:
+        both, code = (rain, hail), []
+        for service in both:
+            wait_for(
+                "the measurement", lambda one=service: all(r.gpu_needed_bytes for r in one.report().replicas)
+            )
+            (report,) = service.report().replicas
+            assert (report.gpu_needed_bytes, report.gpu_size_bytes) == (2048 * MIB, 16384 * MIB)
+            code += children(min(service.ready_pids()))
+        assert {environment(pid)["CUDA_VISIBLE_DEVICES"] for pid in code} == {"0"}
+        gpus.use(3000 * MIB, only=code[0])
+
+        def has_ended() -> bool:
+            for service in both:
+                assert service.call("/predict", {"rows": [row(1, 2)]})[0] == 200
+            return not os.path.exists(f"/proc/{code[0]}")
+
+        wait_for("the end of the code above its limit", has_ended)
+        assert os.path.exists(f"/proc/{code[1]}")
+        assert "uses 2.9 GiB of GPU memory; its share is 2.5 GiB" in rain.log()
+        assert "GPU memory" not in hail.log()
+        assert [service.report().restarts for service in both] == [0, 0]
+        assert rain.call("/predict", {"rows": [row(1, 2)]})[0] == 200
 
 
 def test_requests_that_differ_from_the_training_rows_are_reported_as_drift(tmp_path: Path) -> None:

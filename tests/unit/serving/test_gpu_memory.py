@@ -12,12 +12,13 @@ from tests.kit.served_models import code_model
 from tests.kit.services import wait_for
 from tests.unit.serving.test_code_model import trusted
 
-from gridmill.domain.amounts import GIB, MIB
+from gridmill.domain.amounts import GIB, MIB, POD_GPU_SHARES
 from gridmill.errors import JobError
 from gridmill.serving.code_model import CodeModel
 from gridmill.serving.gpu_memory import (
     GpuMemory,
     GpuShare,
+    gpu_sizes,
     gpus_of_replica,
     read_processes,
     share_bytes,
@@ -36,6 +37,49 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimulatedGpus:
 def test_the_memory_of_a_process_on_all_gpus_is_added() -> None:
     lines = "12, 300\n13, [N/A]\n12, 200\n14, 5\nNo running processes found\n"
     assert dict(read_processes(lines)) == {12: 500 * MIB, 14: 5 * MIB}
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["[N/A]", "[Insufficient Permissions]", "[Unknown Error]", "[GPU is lost]", "[Not Supported]", "N/A", ""],
+)
+def test_memory_that_the_driver_does_not_report_is_not_measured(words: str) -> None:
+    assert dict(read_processes(f"12, {words}\n13, 7")) == {13: 7 * MIB}
+
+
+@pytest.mark.parametrize("text", ["[N/A]\n16384", "No devices were found", "NVIDIA-SMI has failed 1234", ""])
+def test_a_machine_that_does_not_report_all_its_gpus_has_no_share(gpus: SimulatedGpus, text: str) -> None:
+    gpus.print_sizes(text)
+    assert share_bytes("0,1", "", 1) is None
+
+
+def test_a_gpu_in_mig_mode_has_no_share(gpus: SimulatedGpus) -> None:
+    assert gpu_sizes("0,1") == [16 * GIB, 16 * GIB]
+    gpus.print_mig_modes("Disabled\nEnabled\n")
+    assert gpu_sizes("0,1") == []
+    gpus.print_mig_modes("[N/A]\n[N/A]\n")
+    assert gpu_sizes("0,1") == [16 * GIB, 16 * GIB]
+    assert gpu_sizes("MIG-7a0f3c1e-0000-5555-aaaa-3f0f2b6d1c9e") == []
+
+
+@pytest.mark.parametrize(("shares", "is_shared"), [("24", True), ("1", False)])
+def test_a_replica_on_a_shared_gpu_may_use_a_quarter_more_than_was_measured(
+    tmp_path: Path, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch, shares: str, is_shared: bool
+) -> None:
+    for name in ("XLA_PYTHON_CLIENT_PREALLOCATE", "TF_FORCE_GPU_ALLOW_GROWTH"):
+        monkeypatch.setenv(name, "before")  # so that its value before the test is restored
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv(POD_GPU_SHARES, shares)
+    taken = take_share(trusted(tmp_path / "m", replicas=2), 0)
+    assert taken is not None
+    assert (taken.share_bytes, taken.gpu_bytes, taken.is_shared) == (8 * GIB, 16 * GIB, is_shared)
+    assert taken.limit_after(4 * GIB) == (5 if is_shared else 8) * GIB
+    assert taken.limit_after(7 * GIB) == 8 * GIB
+    assert ("XLA_PYTHON_CLIENT_PREALLOCATE" in os.environ) == is_shared
+    ordered = take_share(trusted(tmp_path / "m", replicas=2, gpu_memory_bytes=3 * GIB), 0)
+    assert ordered is not None
+    assert ordered.share_bytes == 3 * GIB
 
 
 @pytest.mark.parametrize(
