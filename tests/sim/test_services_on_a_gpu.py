@@ -176,6 +176,18 @@ def test_a_model_without_own_code_needs_no_gpu_and_cannot_change_to_one_with_cod
         cases.update_service("hail", model="w/m@1")
 
 
+@pytest.mark.parametrize(("model", "shares"), [("w/m@2", tuple(range(10, 24))), ("w/m@4", ())])
+def test_a_measurement_of_the_size_uses_the_free_part_of_the_gpu(
+    both: tuple[Simulation, Cases], model: str, shares: tuple[int, ...]
+) -> None:
+    grid, cases = both
+    grid.world.gpu_needs = {"w/m@1": 4 * GIB}
+    started(grid, cases, "rain", "w/m@1")
+    run = cases.plan_service(model, rate=5.0, resource="servers", trust=True).run_id
+    assert grid.run_until(lambda: grid.world.executions[-1].order.run_id == run, at_most_steps=2000)
+    assert grid.world.executions[-1].order.gpu_indices == shares
+
+
 def test_without_shares_a_service_has_the_gpus_of_its_resource() -> None:
     grid, cases = grid_of(shares=1)
     grid.world.gpu_needs = {"w/m@1": GIB}

@@ -349,9 +349,12 @@ def pipeline_of(service: Service) -> Pipeline:
     return Pipeline(name=run_name(service.name), jobs=jobs, project=service.project)
 
 
-def calibration_pipeline(version: Artifact, machine: str, resource: str, most_cpus: float) -> Pipeline:
-    """Return the pipeline with the one job that calibrates a version of a model with at most `most_cpus`."""
-    spec = ServiceSpec(name="calibration", calibrates=version.id, machine=machine)
+def calibration_pipeline(
+    version: Artifact, machine: str, resource: str, most_cpus: float, gpus: int | None = None
+) -> Pipeline:
+    """Return the pipeline with the one job that calibrates a version of a model with at most `most_cpus`.
+    `gpus` is the number of its GPU shares (None: the GPUs of the resource)."""
+    spec = ServiceSpec(name="calibration", calibrates=version.id, machine=machine, gpus=gpus)
     cpus = min(CALIBRATION_CPUS + has_own_code(version), most_cpus)
     job = Job(name=CALIBRATION_JOB, resource=resource or None, cpus=cpus, service=spec)
     return Pipeline(name=CALIBRATION_NAME, jobs=(job,))

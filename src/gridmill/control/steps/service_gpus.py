@@ -6,6 +6,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.service_chains import chain_stages
 from gridmill.domain.amounts import GPU_SHARES
+from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import replace
 from gridmill.domain.gpu_sharing import (
     GpuClaim,
@@ -48,6 +49,19 @@ def with_gpu_claim(catalog: Catalog, service: Service, resource: Resource) -> Se
     measured = _measurement(snapshot, service, service.version)
     claim = claim_for(service.name, service.version, measured, service.replicas, room)
     return replace(service, gpu_claim=claim, gpu_measured=_known(service, measured))
+
+
+def shares_to_calibrate(catalog: Catalog, version: Artifact, resource: Resource) -> int | None:
+    """Return the number of GPU shares with which a version is calibrated, if services share the GPUs of the
+    resource: all free shares, or none for a version without own code. The result is None on other resources.
+    Raises CapacityError if no share is free."""
+    of = shares_of(catalog.ledger.snapshot, resource)
+    if of is None:
+        return None
+    if not has_own_code(version):
+        return 0
+    room = _room(catalog.ledger.snapshot, "", resource, of)
+    return claim_for("calibration", version.id, None, 1, room).shares
 
 
 def check_gpu_memory(catalog: Catalog, before: Service, after: Service) -> None:

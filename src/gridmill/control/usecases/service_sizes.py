@@ -5,6 +5,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.control.steps.run_lifecycle import begin_run
 from gridmill.control.steps.service_features import has_stages
+from gridmill.control.steps.service_gpus import shares_to_calibrate
 from gridmill.control.steps.service_sizes import (
     ServicePlace,
     calibration_of,
@@ -94,7 +95,8 @@ class ServiceSizeUseCases(UseCases):
         running = running_calibration(self._ledger, version.id, place.machine)
         if running:
             return running
-        pipeline = calibration_pipeline(version, place.machine, resource, place.pod.cpus)
+        gpus = shares_to_calibrate(self._control.catalog, version, place.resource)
+        pipeline = calibration_pipeline(version, place.machine, resource, place.pod.cpus, gpus)
         return begin_run(self._control.run_creation, transaction, pipeline, force=False).id
 
     def _with_size(self, service: Service, least_replicas: int | None) -> Service:
