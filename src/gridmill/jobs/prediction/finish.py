@@ -32,6 +32,7 @@ from gridmill.jobs.prediction.worker import part_name
 from gridmill.jobs.training_rows import Mask
 
 SAMPLE_POINTS, SAMPLE_ENTITIES = 400, 3
+BATCH_ROWS = 16_384
 
 
 def read_result(folder: Path, shards: int, rows: Integers) -> pa.Table:
@@ -43,6 +44,56 @@ def read_result(folder: Path, shards: int, rows: Integers) -> pa.Table:
             f"the {table.num_rows} rows of the shards are not the {len(rows)} rows of the split"
         )
     return table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultSummary:
+    """The facts about all rows of a prediction. `head` has the rows from which the sample is taken."""
+
+    rows: int
+    unpredicted: int
+    schema: pa.Schema
+    head: pa.Table
+
+
+def summarize(folder: Path, shards: int, rows: Integers, entity: Sequence[str]) -> ResultSummary:
+    """Read the rows of all shards in batches, so that a prediction of any size needs little memory. Raises
+    InternalError if a row is missing or exists more than once."""
+    schema = pq.read_schema(folder / part_name(0))
+    head = _Head(schema, entity)
+    done = unpredicted = 0
+    for shard in range(shards):
+        for batch in pq.ParquetFile(folder / part_name(shard)).iter_batches(BATCH_ROWS):
+            table = pa.Table.from_batches([batch])
+            if not np.array_equal(table["row"].to_numpy(), rows[done : done + len(batch)]):
+                raise InternalError(f"rows after row {done} of the shards are not those of the split")
+            done += len(batch)
+            unpredicted += int((~has_all_values(table["prediction"])).sum())
+            head.add(table)
+    if done != len(rows):
+        raise InternalError(f"the {done} rows of the shards are not the {len(rows)} rows of the split")
+    return ResultSummary(rows=done, unpredicted=unpredicted, schema=schema, head=head.rows)
+
+
+class _Head:
+    """Keeps the first rows of the first entities."""
+
+    def __init__(self, schema: pa.Schema, entity: Sequence[str]) -> None:
+        self.rows = schema.empty_table()
+        self._entity, self._is_full = tuple(entity), False
+
+    def add(self, table: pa.Table) -> None:
+        """Add the next rows."""
+        if self._is_full:
+            return
+        every = pa.concat_tables([self.rows, table])
+        first = runs(every, self._entity)
+        starts = np.unique(first)
+        self._is_full = len(starts) > SAMPLE_ENTITIES
+        kept = np.arange(len(first)) - first < SAMPLE_POINTS
+        if self._is_full:
+            kept &= first < starts[SAMPLE_ENTITIES]
+        self.rows = every.take(pa.array(np.flatnonzero(kept)))
 
 
 def clear_partial(folder: Path) -> None:

@@ -50,6 +50,7 @@ from gridmill.jobs.prediction.finish import (
     read_result,
     sample,
     size_of,
+    summarize,
     take_together,
     write_done,
 )
@@ -410,20 +411,24 @@ def _finish(
 ) -> dict[str, Any]:
     card, dataset = choice.candidate.card, context.input(spec.dataset)
     clear_partial(context.output)
-    table = read_result(context.output, len(counts), np.load(context.work / ROWS_FILE))
+    rows = np.load(context.work / ROWS_FILE)
+    summary = summarize(context.output, len(counts), rows, card.entity)
+    table = pa.table({"row": rows})
+    if {"truth", "fold"} & {*summary.schema.names}:  # metrics are computed from all rows together
+        table = read_result(context.output, len(counts), rows)
     parts = open_partitions(context.below_root(dataset.output.uri))
     learned = learned_among(
         context.below_root(choice.candidate.artifact.output.uri), card, dataset, parts, table
     )
     ahead = float(dataset.output.details.get("ahead_seconds") or 0.0)
     return {
-        "rows": table.num_rows,
+        "rows": summary.rows,
         "size_bytes": size_of(context.output),
         "columns": [
-            [name, str(kind)] for name, kind in zip(table.schema.names, table.schema.types, strict=True)
+            [name, str(kind)] for name, kind in zip(summary.schema.names, summary.schema.types, strict=True)
         ],
         "metrics": measure(table, parts, card, spec.split, learned.unfit(spec.split)),
-        "unpredicted_rows": int((~has_all_values(table["prediction"])).sum()),
+        "unpredicted_rows": summary.unpredicted,
         "details": {
             "model": choice.candidate.name,
             "kind": card.kind.value,
@@ -434,14 +439,14 @@ def _finish(
             "model_id": choice.candidate.artifact.id,
             "dataset": dataset.id,
             "split": spec.split,
-            "other_label": _other_label(card, dataset) if "truth" not in table.column_names else "",
+            "other_label": _other_label(card, dataset) if "truth" not in summary.schema.names else "",
             "learned_rows": learned.describe(spec.split),
             "breakdown": {
                 spec.split or "all": break_down(
                     table.take(np.flatnonzero(~learned.unfit(spec.split))), parts, card
                 )
             },
-            "sample": sample(table, card, timedelta(seconds=ahead)),
+            "sample": sample(summary.head, card, timedelta(seconds=ahead)),
             "ahead_seconds": ahead,
             "time": card.time,
             "entity": list(card.entity),
