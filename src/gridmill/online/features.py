@@ -1,5 +1,6 @@
 """Computes the features of requests by key, from a view, with the kernels that compute them in a dataset."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,9 +31,20 @@ from gridmill.online.key_rows import NEVER, check_ahead, check_floor, load_rows,
 from gridmill.online.plan import Feed, OnlinePlan
 from gridmill.online.requests import RequestColumns, read_request
 from gridmill.online.row_codec import ARROW, DamagedViewError
-from gridmill.online.view import HeldVersion, ViewFile, ViewState, current_file, mark_damaged, open_view
+from gridmill.online.view import (
+    HeldVersion,
+    MissingViewError,
+    ViewFile,
+    ViewState,
+    current_file,
+    mark_damaged,
+    open_view,
+    plain_reason,
+)
 
 _PLACE = "__place"
+
+_LOG = logging.getLogger(__name__)
 
 
 class Status(StrEnum):
@@ -166,6 +178,8 @@ class OnlineFeatures:
         try:
             computed = self._computed(request, self._most_rows if len(rows) > 1 else None)
         except UnavailableError as error:
+            if isinstance(error, MissingViewError | DamagedViewError):
+                _LOG.error("features cannot be computed: %s", error)
             if isinstance(error, DamagedViewError):
                 mark_damaged(self.folder)
             if self._is_pinned():
@@ -173,7 +187,7 @@ class OnlineFeatures:
             self._forget()
             if self.policy.on_broken == OnTrouble.REFUSE:
                 raise
-            computed = self._nothing(request, str(error))
+            computed = self._nothing(request, plain_reason(error))
         stale = not computed.problem and self._is_stale(computed.state, now_us)
         ruled = self._ruled(computed, is_view_stale=stale)
         columns = self._expressed(computed.request, {name: one.values for name, one in ruled.items()})

@@ -46,6 +46,16 @@ class MissingViewError(UnavailableError):
     default_hint = "The service builds the view again. Then send the request again."
 
 
+def plain_reason(error: UnavailableError) -> str:
+    """Return why features cannot be computed, for a client of the service. Paths of the server belong to its
+    log."""
+    if isinstance(error, MissingViewError):
+        return "the view of the features is missing, or was built for other features"
+    if isinstance(error, DamagedViewError):
+        return "the view of the features is damaged"
+    return error.message
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldVersion:
     """The version of a table that a view holds: the path of the table relative to the storage root, its

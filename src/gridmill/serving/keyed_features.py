@@ -5,6 +5,7 @@ The features are computed in threads, so that the event loop answers other reque
 
 import asyncio
 import json
+import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ import numpy as np
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import read_moment
-from gridmill.errors import GridmillError, InputError, UnavailableError
+from gridmill.errors import DataError, GridmillError, InputError, UnavailableError
 from gridmill.jobs.features import Encoding, Floats, encode
 from gridmill.serving.batching import BatchLimits
 from gridmill.serving.errors import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from gridmill.online.features import OnlineFeatures, OnlineRows
     from gridmill.online.plan import OnlinePlan
 
+_LOG = logging.getLogger(__name__)
 THREADS = 2
 RETRY_SECONDS = 5.0
 STATUS, VALUES = "status", "values"
@@ -176,9 +178,16 @@ class KeyedFeatures:
         except InputError as error:
             raise wrong_field(error) from error
         except UnavailableError as error:
-            raise ViewUnavailableError(error.message, hint=error.hint, retry_seconds=RETRY_SECONDS) from error
+            # loaded with the first features, which need the SQL engine
+            from gridmill.online.view import plain_reason
+
+            reason = plain_reason(error)
+            raise ViewUnavailableError(reason, hint=error.hint, retry_seconds=RETRY_SECONDS) from error
+        except DataError as error:
+            raise ModelFailedError(f"the features cannot be encoded: {error.message}") from error
         except GridmillError as error:
-            raise ModelFailedError(f"the features cannot be encoded: {error}") from error
+            _LOG.error("features cannot be computed: %s", error)
+            raise ModelFailedError("the features cannot be computed; the log has the reason") from error
         length = self._sequence or 1
         if self._sequence is not None:
             inputs = inputs.reshape(len(rows), length, -1)

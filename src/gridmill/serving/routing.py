@@ -93,7 +93,9 @@ class Replicas:
                     if opened is not None:
                         return opened
         except TimeoutError as error:
-            raise UnavailableError(self.problem or "the connection takes too long") from error
+            # the problem names addresses and files of this machine, which are not for clients
+            message = "their site does not answer" if self.problem else "the connection takes too long"
+            raise UnavailableError(message) from error
 
     async def _try(self) -> OpenedConnection | None:
         link = self._link
@@ -179,8 +181,7 @@ class Router:
             async with asyncio.timeout(seconds):
                 await self._take_turn()
         except TimeoutError as error:
-            message = self.replicas.problem or "too many requests are answered at the same time"
-            raise UnavailableError(message) from error
+            raise UnavailableError("too many requests are answered at the same time") from error
         try:
             return await self.replicas.open(max(0.1, begin + seconds - time.monotonic()))
         except BaseException:

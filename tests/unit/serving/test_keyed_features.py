@@ -190,8 +190,40 @@ def test_an_unknown_key_is_refused_if_the_policy_says_so(case: OnlineCase) -> No
     check(case, scenario, policy=OnlinePolicy(on_unknown_key=OnTrouble.REFUSE))
 
 
-def test_a_missing_view_is_refused_or_answered_by_the_policy(case: OnlineCase) -> None:
+def remove_file(case: OnlineCase) -> None:
     current_file(case.folder).unlink()
+
+
+def remove_pointer(case: OnlineCase) -> None:
+    (case.folder / "current").unlink()
+
+
+def damage(case: OnlineCase) -> None:
+    current_file(case.folder).write_bytes(b"x" * 4096)
+
+
+@pytest.mark.parametrize("spoil", [remove_file, remove_pointer, damage])
+@pytest.mark.parametrize("on_broken", list(OnTrouble))
+def test_a_client_sees_no_path_of_the_server_if_the_view_cannot_be_used(
+    case: OnlineCase,
+    spoil: Callable[[OnlineCase], None],
+    on_broken: OnTrouble,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    spoil(case)
+
+    async def scenario(call: Any) -> None:
+        reply = await call("/predict", {"rows": [ASK]})
+        assert reply.status == (503 if on_broken is OnTrouble.REFUSE else 200)
+        assert "the view of the features is" in reply.body.decode()
+        assert str(case.folder.parent) not in reply.body.decode()
+
+    check(case, scenario, policy=OnlinePolicy(on_broken=on_broken))
+    assert str(case.folder) in caplog.text
+
+
+def test_a_missing_view_is_refused_or_answered_by_the_policy(case: OnlineCase) -> None:
+    remove_file(case)
 
     async def refused(call: Any) -> None:
         reply = await call("/predict", {"rows": [ASK]})

@@ -39,7 +39,7 @@ class Link:
     async def open(self) -> OpenedConnection:
         self.tried.set()
         if not self.port:
-            raise UnavailableError("the machine does not answer")
+            raise UnavailableError("the machine does not answer", hint="Read /srv/farm.log.")
         self.opened += 1
         transport, _ = await asyncio.get_running_loop().create_connection(
             asyncio.Protocol, "127.0.0.1", self.port
@@ -180,7 +180,7 @@ def test_requests_are_held_until_a_replica_can_be_reached_again() -> None:
             await link.tried.wait()
             while len(router.held) < 20:
                 await asyncio.sleep(0)
-            assert router.replicas.problem == "the machine does not answer"
+            assert router.replicas.problem == "the machine does not answer. Read /srv/farm.log."
             back = await asyncio.start_server(always, "127.0.0.1", 0)
             link.port = back.sockets[0].getsockname()[1]
             for reader, writer in clients:
@@ -206,7 +206,7 @@ def test_requests_that_wait_too_long_or_are_too_many_are_answered_with_503() -> 
             assert "too many requests wait" in json.loads(content)["error"]
             status, _, content = await answer_of(first[0])
             assert status == 503
-            assert "the machine does not answer" in json.loads(content)["error"]
+            assert json.loads(content)["error"] == "no replica can be reached: their site does not answer"
             for _, writer in (first, second):
                 writer.close()
 
