@@ -11,8 +11,10 @@ import pytest
 
 from gridmill.domain.serving import ServedVersion, ServiceOrder, ShadowOrder, ShadowReport
 from gridmill.jobs.features import Encoding
+from tests.e2e.conftest import Place, eventually
+from tests.e2e.test_services import BODY, versions_of_a_model
 from tests.kit.served_models import CITIES, FIELDS, linear_model, order_of, row, sum_model
-from tests.kit.services import Service, wait_for
+from tests.kit.services import Load, Service, wait_for
 
 pytestmark = pytest.mark.e2e
 BODIES = [json.dumps({"rows": [row(number, 2)] * (1 + number % 3)}).encode() for number in range(20)]
@@ -102,3 +104,28 @@ def test_a_shadow_is_compared_and_never_changes_an_answer(tmp_path: Path) -> Non
         service.wait_ready()
         assert service.report().shadow is None
         assert pid_of_shadow(service) == 0
+
+
+def test_a_shadow_of_a_home_is_shown_promoted_and_ended(place: Place) -> None:
+    versions_of_a_model(place)
+    view = place.json("start", "service", "rain", "--model", "w/m@1")
+    port = view["service"]["port"]
+    with Load(port, BODY, clients=2) as load:
+        view = place.json("update", "service", "rain", "--shadow", "w/m@2", "--shadow-weight", "50")
+        assert (view["state"], view["service"]["shadow"]["version"]) == ("running", "w/m@2")
+
+        def compared() -> bool:
+            report = place.json("show", "service", "rain")["service"]["report"]
+            return bool(report["shadow"] and report["shadow"]["requests"])
+
+        assert eventually(compared)
+        shown = place.gridmill("show", "service", "rain").stdout
+        assert "w/m@2 gets copies of 50 %" in shown
+        assert "compared" in shown
+        view = place.json("promote", "service", "rain")
+        assert (view["service"]["canary"], view["service"]["shadow"]) == ("w/m@2", None)
+        view = place.json("rollback", "service", "rain")
+        assert (view["service"]["version"], view["service"]["canary"]) == ("w/m@1", "")
+    assert load.failures == []
+    assert set(load.statuses) == {200}
+    assert place.json("stop", "service", "rain")["state"] == "stopped"

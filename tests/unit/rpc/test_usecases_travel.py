@@ -34,6 +34,8 @@ SAMPLES: dict[str, Any] = {
     "again": True,
     "canary": "weather/lstm@4",
     "weight_percent": 12.5,
+    "shadow": "weather/lstm@5",
+    "shadow_percent": 25.0,
     "after": f"{2**40:016x}",
     "alias": Alias(id="demo/a@prod", name="demo/a", alias="prod", number=3),
     "alias_id": "demo/a@prod",
