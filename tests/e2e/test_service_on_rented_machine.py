@@ -11,6 +11,8 @@ from gridmill.domain import service_succession
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource
 from gridmill.domain.service import SECOND_JOB, ServiceState, ServiceView
+from gridmill.domain.service_log import writer_in
+from gridmill.domain.service_settings import ServiceSettings
 from gridmill.errors import InputError
 from gridmill.sdk.client import Client
 from gridmill.sdk.discovery import OpenGrid
@@ -179,7 +181,8 @@ def test_a_service_moves_before_the_max_hours_of_its_machine_without_a_failed_re
     def view() -> ServiceView:
         return rented.node.grid.service("rain")
 
-    rented.node.grid.start_service("rain", model="rain/model", resource="servers")
+    logs = ServiceSettings(log_fraction=1.0, log_bodies=True)
+    rented.node.grid.start_service("rain", model="rain/model", resource="servers", settings=logs)
     rented.wait(lambda: view().state is ServiceState.RUNNING, "the service runs")
     machine = rented.machine()
     client = Requests(view().service.port)
@@ -200,3 +203,9 @@ def test_a_service_moves_before_the_max_hours_of_its_machine_without_a_failed_re
     assert (first.release_asked is not None, second.state) == (True, "ready")
     rented.node.grid.stop_service("rain")
     rented.wait(lambda: view().state is ServiceState.STOPPED, "the service has stopped")
+
+    # the logs of both machines are at home
+    files = list((rented.settings.root / "requests/rain").glob("rows-*.jsonl"))
+    assert len({writer_in(one.name) for one in files}) == 2
+    logged = [json.loads(line)["request_id"] for one in files for line in one.read_text().splitlines()]
+    assert len(set(logged)) == len(logged) >= client.answered

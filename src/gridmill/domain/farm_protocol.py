@@ -83,7 +83,7 @@ class FarmStatus:
     of the farm. The files of the tenant use `disk_use_bytes` of the disk, which is at most
     `disk_limit_bytes`. `future_capacity` has the times at which the farm expects more free machines,
     earliest first. Times that the farm cannot estimate are left out. `serves` is whether services can run at
-    the farm."""
+    the farm, and `logs` is whether the home can take their request logs."""
 
     version: str
     protocol: int
@@ -100,6 +100,7 @@ class FarmStatus:
     disk_limit_bytes: int = 0
     warnings: tuple[str, ...] = ()
     serves: bool = False
+    logs: bool = False
 
 
 def line_at(farm_status: FarmStatus, gpus: int) -> QueuePosition | None:
@@ -191,6 +192,13 @@ class MissingChunks:
     """The hashes of the chunks that the farm does not have; empty if the farm has completed the request."""
 
     chunks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFileNames:
+    """The names of files of a request log that the home has taken, so that the farm deletes them."""
+
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

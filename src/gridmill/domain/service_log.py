@@ -13,8 +13,9 @@ from gridmill.domain.storage_uri import below
 LOG_FOLDER, READY_FOLDER = "requests", "ready"
 """The names of the folder of a request log that is transferred, in the output folder of the attempt of the
 service, and of its folder with the complete files."""
-_COMPLETE = re.compile(r"rows-([a-z0-9]+)-[0-9]+-[0-9]+\.jsonl")
-_OPEN = re.compile(r"rows-([a-z0-9]+)-[0-9]+\.part")
+ROWS, REQUESTS = "rows", "requests"
+"""The kinds of log files: those with logged rows, and those with a line for each request."""
+_NAME = re.compile(r"(?:rows|requests)(?:-([0-9a-z]{16}))?-[0-9]+(-[0-9]+\.jsonl|\.part)")
 
 
 def writer_of(attempt_id: str, token: str) -> str:
@@ -22,17 +23,28 @@ def writer_of(attempt_id: str, token: str) -> str:
     return hashlib.sha256(f"{attempt_id} {token}".encode()).hexdigest()[:16]
 
 
-def is_complete_file(name: str, writer: str) -> bool:
-    """Return whether this is the name of a complete file with logged rows of this writer."""
-    match = _COMPLETE.fullmatch(name)
-    return match is not None and match[1] == writer
+def writer_in(name: str) -> str:
+    """Return the writer in the name of a log file; empty if the name has none."""
+    match = _NAME.fullmatch(name)
+    return (match[1] or "") if match is not None else ""
 
 
-def is_open_file(name: str, writer: str) -> bool:
-    """Return whether this is the name of a file with logged rows to which a replica of this writer
-    appends."""
-    match = _OPEN.fullmatch(name)
-    return match is not None and match[1] == writer
+def is_complete_name(name: str) -> bool:
+    """Return whether this is the name of a complete log file."""
+    match = _NAME.fullmatch(name)
+    return match is not None and match[2] != ".part"
+
+
+def is_open_name(name: str) -> bool:
+    """Return whether this is the name of a log file to which a replica appends."""
+    match = _NAME.fullmatch(name)
+    return match is not None and match[2] == ".part"
+
+
+def name_after_end(name: str) -> str:
+    """Return the name that a log file gets at home when its replica has ended. A file that its replica could
+    not complete gets the time 0, so that it has the same name whenever it is taken."""
+    return f"{name.removesuffix('.part')}-0.jsonl" if is_open_name(name) else name
 
 
 def request_log_uri(service: str) -> str:

@@ -18,6 +18,7 @@ from gridmill.domain.farm_protocol import (
     FarmStatus,
     JoinRequest,
     JoinResponse,
+    LogFileNames,
     Manifest,
     MissingChunks,
     PlaceTree,
@@ -263,6 +264,14 @@ def permit_export(farm: TheFarm, tenant: Asking, attempt_id: Name, wanted: Resul
     """Permit the farm to upload the result of the attempt to a bucket while the tenant is away. The request
     may be repeated, which replaces the URLs."""
     farm.exports.put(checked(ExportGrant(tenant=tenant.name, attempt_id=attempt_id, export=wanted)))
+    return done()
+
+
+@staging.post("/attempts/{attempt_id}/taken-logs", status_code=204, response_class=Response)
+def delete_log_files(farm: TheFarm, tenant: Asking, attempt_id: Name, wanted: LogFileNames) -> Response:
+    """Delete files of the request log of a service, because the tenant has them. The request may be
+    repeated."""
+    _files_of(farm, tenant).delete_log_files(attempt_id, wanted.names)
     return done()
 
 

@@ -46,6 +46,7 @@ def look(farm: Farm, tenant: Tenant) -> FarmStatus:
         warnings=(*(one.message for one in lost), *filter(None, [farm.disk.why_waits(tenant.name)])),
         # pods on other nodes of a cluster do not share a socket with this server
         serves=farm.shares_nodes,
+        logs=farm.shares_nodes,
     )
 
 

@@ -26,8 +26,9 @@ from gridmill.domain.farm_protocol import (
     PlaceTree,
 )
 from gridmill.domain.pod_protocol import AttemptOrder
+from gridmill.domain.service_log import LOG_FOLDER, READY_FOLDER, is_complete_name, is_open_name
 from gridmill.domain.storage_uri import below
-from gridmill.errors import GridmillError, NotFoundError, UnavailableError, UnsafePathError
+from gridmill.errors import GridmillError, InputError, NotFoundError, UnavailableError, UnsafePathError
 from gridmill.farm.deployment import AttemptRecord, check_id
 from gridmill.farm.store import RecordStore
 from gridmill.farm.unix_users import acting_as
@@ -290,6 +291,21 @@ class TenantFiles:
                 return connect_to_path(below(self._root, work.uri) / SERVICE_SOCKET)
         except OSError as error:
             raise UnavailableError(f"the service does not accept connections: {error.strerror}") from error
+
+    def delete_log_files(self, attempt_id: str, names: Sequence[str]) -> None:
+        """Deletes files of the request log of a service that the tenant has taken. The call can be repeated.
+        Raises NotFoundError if the attempt has no files here, and InputError for other names."""
+        work = self._records.find(AttemptRecord, f"{self._tenant}/{check_id(attempt_id)}")
+        if work is None or not work.uri:
+            raise NotFoundError("has no files here", place=f"attempt {attempt_id}")
+        for name in names:
+            if not is_complete_name(name) and not is_open_name(name):
+                raise InputError(f"{name[:80]!r} is not the name of a log file", place="names")
+        folder = below(self._root, work.uri) / LOG_FOLDER
+        with acting_as(self._user):
+            for name in names:
+                with suppress(OSError):  # the replica may have deleted it before
+                    (folder / ("" if is_open_name(name) else READY_FOLDER) / name).unlink()
 
     def scan(self, uri: str) -> Manifest:
         """Returns the manifest of a result. After a call of `scan`, the chunks of the result can be

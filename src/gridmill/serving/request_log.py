@@ -9,13 +9,13 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from gridmill.domain.service_log import REQUESTS
 from gridmill.domain.serving import RequestLog
+from gridmill.serving.log_files import MOST_WAITING, LineFiles, complete_left_files
 from gridmill.serving.metrics import LOG_LOST, counted
 from gridmill.serving.request import Answer, Request, is_stream
-from gridmill.serving.row_log import RowLogWriter, complete_left_files
+from gridmill.serving.row_log import RowLogWriter
 
-MOST_WAITING = 10_000
-"""The largest number of lines that wait to be written. Further lines are counted as lost."""
 COUNT_SECONDS, COMPLETE_SECONDS = 2.0, 60.0
 """The intervals at which the parent process counts what its replicas have lost, and looks for left files."""
 
@@ -29,13 +29,15 @@ class RequestLogWriter:
         self._folder = Path(settings.folder)
         self._stem = f"requests-{replica}"
         self._rows = RowLogWriter(settings, service, replica) if settings.rows else None
+        # at another site, the lines are in files that become complete, as the rows are
+        self._files = LineFiles(settings, replica, REQUESTS) if settings.writer else None
         self._lines: deque[str] = deque()
         self._lost = 0
 
     @property
     def lost(self) -> int:
         """The number of lines and rows that could not be written."""
-        return self._lost + (self._rows.lost if self._rows is not None else 0)
+        return self._lost + sum(one.lost for one in (self._rows, self._files) if one is not None)
 
     def add(self, request: Request, answer: Answer, body: bytes, seconds: float) -> None:
         """Add a line for an answered request, if the request is in the sample. `body` is the body of the
@@ -60,7 +62,10 @@ class RequestLogWriter:
         }
         if self._settings.bodies:
             line["request"], line["answer"] = _texts(request, body)
-        self._lines.append(json.dumps(line))
+        if self._files is not None:
+            self._files.add(json.dumps(line))
+        else:
+            self._lines.append(json.dumps(line))
         if self._rows is not None and answer.status == 200 and request.path == "/predict":
             self._rows.add(request, body)
 
@@ -69,6 +74,8 @@ class RequestLogWriter:
         that the replica ends."""
         if self._rows is not None:
             self._rows.flush(ends=ends)
+        if self._files is not None:
+            self._files.flush(ends=ends)
         if not self._lines:
             return
         number = len(self._lines)
@@ -112,7 +119,7 @@ class RequestLogUpkeep:
 
     def complete(self, log: RequestLog | None, running: Collection[int]) -> None:
         """Complete the files of all replicas that do not run."""
-        if log is not None and log.rows:
+        if log is not None and (log.rows or log.writer):
             with suppress(OSError):  # the next look tries again
                 complete_left_files(log, running)
 

@@ -12,7 +12,8 @@ from gridmill.domain.amounts import Amounts
 from gridmill.domain.farm_protocol import FileEntry, Manifest, PlaceTree
 from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pod_protocol import AttemptOrder
-from gridmill.errors import NotFoundError, UnavailableError
+from gridmill.domain.service_log import LOG_FOLDER, READY_FOLDER, writer_of
+from gridmill.errors import InputError, NotFoundError, UnavailableError
 from gridmill.farm.deployment import AttemptRecord
 from gridmill.farm.files import TenantFiles, TreeScans
 from gridmill.farm.store import RecordStore
@@ -210,3 +211,21 @@ def test_what_could_not_be_tidied_is_tidied_another_time(
     (tmp_path / "away").rename(tmp_path / "chunks/placed")
     carried.tidy()
     assert not (root / "empty").exists()
+
+
+def test_log_files_that_the_home_has_are_deleted_and_no_other_files(carried: TenantFiles, root: Path) -> None:
+    log, writer = root / "out" / LOG_FOLDER, writer_of("a.0", "t")
+    (log / READY_FOLDER).mkdir(parents=True)
+    taken, other = f"rows-{writer}-0-7.jsonl", f"rows-{writer}-0-8.jsonl"
+    for name in (taken, other):
+        (log / READY_FOLDER / name).write_text("1\n")
+    (log / f"rows-{writer}-0.part").write_text("2\n")
+    for _ in range(2):
+        carried.delete_log_files("a.0", [taken, f"rows-{writer}-0.part"])
+        assert files(root) == sorted(["epoch", "file", other])
+    for wrong in ("file", "../file", f"../../{other}", ""):
+        with pytest.raises(InputError, match="is not the name of a log file"):
+            carried.delete_log_files("a.0", [other, wrong])
+    with pytest.raises(NotFoundError):
+        carried.delete_log_files("b.0", [other])
+    assert files(root) == sorted(["epoch", "file", other])

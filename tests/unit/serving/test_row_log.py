@@ -9,12 +9,15 @@ from typing import Any
 
 from tests.kit.served_models import linear_model, order_of, row, run
 
-from gridmill.domain.service_log import READY_FOLDER, is_complete_file
+from gridmill.domain.service_log import READY_FOLDER, is_complete_name, writer_of
 from gridmill.domain.serving import RequestLog
+from gridmill.serving.log_files import COMPLETE_SECONDS, LEFT_SECONDS, complete_left_files
 from gridmill.serving.metrics import LOG_LOST, Metrics
 from gridmill.serving.request import Request
 from gridmill.serving.request_log import RequestLogUpkeep, RequestLogWriter
-from gridmill.serving.row_log import COMPLETE_SECONDS, LEFT_SECONDS, RowLogWriter, complete_left_files
+from gridmill.serving.row_log import RowLogWriter
+
+OWN, OTHER = writer_of("s-1.serve.2", "t"), writer_of("s-1.serve.1", "t")
 
 
 def request(body: object, request_id: str = "r1") -> Request:
@@ -123,28 +126,31 @@ def test_the_files_of_killed_replicas_that_have_no_successor_are_completed(tmp_p
 def test_the_files_of_another_writer_are_completed_when_nothing_was_written_to_them_for_long(
     tmp_path: Path,
 ) -> None:
-    own = RequestLog(folder=str(tmp_path), rows=True, writer="b2", file_bytes=100, files=1)
-    for name in ("rows-a1-0", "rows-a1-1", "rows-0", "rows-b2-0", "rows-b2-1"):
+    own = RequestLog(folder=str(tmp_path), rows=True, writer=OWN, file_bytes=100, files=1)
+    for name in (f"rows-{OTHER}-0", f"rows-{OTHER}-1", "rows-0", f"rows-{OWN}-0", f"rows-{OWN}-1"):
         (tmp_path / f"{name}.part").write_text(json.dumps({"x": name}) + "\n")
-    for name in ("rows-a1-0", "rows-0"):
+    for name in (f"rows-{OTHER}-0", "rows-0"):
         os.utime(tmp_path / f"{name}.part", (time.time() - LEFT_SECONDS,) * 2)
     complete_left_files(own, {0})
-    assert [one["x"] for one in rows(tmp_path)] == ["rows-0", "rows-a1-0", "rows-b2-1"]
-    assert {path.stem for path in tmp_path.glob("*.part")} == {"rows-a1-1", "rows-b2-0"}
+    assert {one["x"] for one in rows(tmp_path)} == {"rows-0", f"rows-{OTHER}-0", f"rows-{OWN}-1"}
+    assert {path.stem for path in tmp_path.glob("*.part")} == {f"rows-{OTHER}-1", f"rows-{OWN}-0"}
 
     # the files of writers that ended have a limit together, and the newest are kept
     for path in tmp_path.glob("rows-*.jsonl"):
         path.unlink()
     for number in range(9):
-        (tmp_path / f"rows-c3-{number % 2}-{number}.jsonl").write_text("x" * 40)
+        (tmp_path / f"rows-{OTHER}-{number % 2}-{number}.jsonl").write_text("x" * 40)
     complete_left_files(own, {0})
-    assert [path.name for path in complete(tmp_path)] == ["rows-c3-0-8.jsonl", "rows-c3-1-7.jsonl"]
+    assert [path.name for path in complete(tmp_path)] == [
+        f"rows-{OTHER}-0-8.jsonl",
+        f"rows-{OTHER}-1-7.jsonl",
+    ]
 
 
 def test_files_that_are_transferred_have_a_folder_and_rows_that_are_deleted_before_are_lost(
     tmp_path: Path,
 ) -> None:
-    settings = {"writer": "a1", "is_transferred": True, "file_bytes": 1000, "files": 3}
+    settings = {"writer": OWN, "is_transferred": True, "file_bytes": 1000, "files": 3}
     log = writer(tmp_path, **settings)
     for number in range(20):
         log.add(request([{"x": number}] * 2), answer(1.0, 2.0))
@@ -153,7 +159,7 @@ def test_files_that_are_transferred_have_a_folder_and_rows_that_are_deleted_befo
     kept = rows(tmp_path / READY_FOLDER)
     assert (log.lost, kept[-1]["x"]) == (40 - len(kept), 19)
     assert len(complete(tmp_path / READY_FOLDER)) == 2
-    assert all(is_complete_file(path.name, "a1") for path in complete(tmp_path / READY_FOLDER))
+    assert all(is_complete_name(path.name) for path in complete(tmp_path / READY_FOLDER))
 
 
 def test_the_parent_process_completes_left_files_and_counts_what_all_replicas_lost(tmp_path: Path) -> None:

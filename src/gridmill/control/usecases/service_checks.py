@@ -118,13 +118,6 @@ def check_settings_elsewhere(service: Service, site: Site | None) -> None:
             hint="Add --require-keys, or accept this with --accept-open.",
             place="require_keys",
         )
-    if service.settings.log_fraction and site is not None and site.kind is not SiteKind.RAY:
-        raise InputError(
-            f"the requests of service {service.name!r} cannot be logged: its replicas run at another site, "
-            "and their log is not transferred",
-            hint="Leave out --log-requests, or run the service at the site `local` or on Ray.",
-            place="log_fraction",
-        )
 
 
 _NO_SERVICES = {

@@ -34,7 +34,9 @@ class AttemptNote:
     transfer in either direction. `carried` is empty if there were no checkpoints. `lost` is true if the
     control node gave up the pod of the attempt while the farm could not be reached. `ended` is true if the
     control node sends no more requests about the attempt. `is_there` is true if the end of the attempt was
-    reported, but the farm has not deleted the attempt yet.
+    reported, but the farm has not deleted the attempt yet. `log_uri` is the folder in this home for the
+    request log of the service that the attempt runs (empty: there is none), and `log_writer` is the part of
+    the names of its files that belongs to this attempt.
     """
 
     token: str
@@ -53,6 +55,8 @@ class AttemptNote:
     lost: bool = False
     ended: bool = False
     is_there: bool = False
+    log_uri: str = ""
+    log_writer: str = ""
 
     @property
     def is_open(self) -> bool:

@@ -44,11 +44,12 @@ class CheckpointDownloads:
         known_folders: KnownFolders,
         fetch: FolderDownload,
         lock_of: Callable[[str], threading.Lock],
+        take_logs: Callable[[str, AttemptNote], None],
     ) -> None:
         """`lock_of` returns the lock of an attempt, which is locked while any data of the attempt is
-        transferred."""
+        transferred. `take_logs` takes the request log of an attempt before the farm deletes the attempt."""
         self._farm, self._root, self._notes, self._known = farm, root, notes, known_folders
-        self._fetch, self._lock_of = fetch, lock_of
+        self._fetch, self._lock_of, self._take_logs = fetch, lock_of, take_logs
         self._hurry: dict[str, threading.Event] = {}
         self._due: dict[str, float] = {}
         self._over = threading.Event()
@@ -217,6 +218,14 @@ class CheckpointDownloads:
     def _delete_checkpoint(self, attempt_id: str, note: AttemptNote) -> None:
         """Asks the farm to delete the attempt with its checkpoints, and notes that the attempt has ended.
         Raises UnavailableError."""
+        try:
+            self._take_logs(attempt_id, note)
+        except GridmillError as error:
+            # the farm keeps the log for a time; a full disk must not keep a rented machine running
+            if isinstance(error, UnavailableError) and not isinstance(error, StorageError):
+                raise
+            _LOG.warning("request_log_not_transferred attempt=%s reason=%s", attempt_id, error)
+            return self._notes.write(attempt_id, replace(note, ended=True))
         with suppress(NotFoundError):
             self._farm.delete_attempt(attempt_id)
         self._notes.write(attempt_id, replace(note, ended=True))

@@ -33,6 +33,7 @@ from gridmill.domain.farm_protocol import (
     FarmStatus,
     JoinRequest,
     JoinResponse,
+    LogFileNames,
     Manifest,
     MissingChunks,
     PlaceTree,
@@ -372,6 +373,11 @@ class FarmClient:
         """Returns the manifest of a folder at the farm. Raises NotFoundError."""
         wanted = json.dumps({"uri": uri}).encode()
         return decode(self._ask("POST", "/v1/staging/scan", wanted, seconds=LONG_SECONDS), Manifest)
+
+    def delete_log_files(self, attempt_id: str, names: Sequence[str]) -> None:
+        """Asks the farm to delete files of the request log of a service that this home has taken."""
+        path = f"/v1/staging/attempts/{quote(attempt_id, safe='')}/taken-logs"
+        self._ask("POST", path, encode(LogFileNames(names=tuple(names))), seconds=LONG_SECONDS)
 
     def delete_attempt(self, attempt_id: str, *, keep: bool = False) -> None:
         """Asks the farm to delete the files of the attempt and to evict the chunks of its inputs. With

@@ -6,18 +6,25 @@ from pathlib import Path
 
 from gridmill.domain.farm_protocol import SERVICE_SOCKET, FarmStatus
 from gridmill.domain.service_features import SENT_FOLDER, SentView, ViewMode, ViewOrder
+from gridmill.domain.service_log import LOG_FOLDER
 from gridmill.domain.service_settings import DEFAULT_HOST
 from gridmill.domain.serving import ServedVersion, ServiceOrder
 from gridmill.errors import InputError
 from gridmill.sites.attempt_inputs import features_uri, folder_uri, version_folder_uri
 
 
-def check_serves(status: FarmStatus) -> None:
-    """Raises InputError if no services can run at the farm."""
+def check_serves(status: FarmStatus, order: ServiceOrder) -> None:
+    """Raises InputError if the service cannot run at the farm, or if its requests cannot be logged there."""
     if not status.serves:
         raise InputError(
             "services do not run at this farm: its Gridmill is older, or it runs jobs by a cluster",
             hint="Upgrade Gridmill at the farm, or use a farm that runs jobs itself (--site local).",
+        )
+    if order.request_log is not None and not status.logs:
+        raise InputError(
+            f"the requests of service {order.name!r} cannot be logged at this farm: its Gridmill is older",
+            hint="Upgrade Gridmill at the farm, or turn the log off: gridmill update service "
+            f"{order.name} --log-requests 0",
         )
 
 
@@ -33,8 +40,12 @@ def order_at_farm(order: ServiceOrder, home_root: Path, farm_root: str, output_u
         features = f"{farm_root}/{features_uri(home_root, one)}"
         return replace(one, folder=folder, features=features, view=_view(farm_root, output_uri, one.view))
 
+    log = order.request_log
+    if log is not None:
+        log = replace(log, folder=f"{farm_root}/{output_uri}/{LOG_FOLDER}", is_transferred=True)
     return replace(
         order.changed(at_farm),
+        request_log=log,
         host=DEFAULT_HOST,
         port=0,
         socket=f"{farm_root}/{output_uri}/{SERVICE_SOCKET}",

@@ -540,4 +540,5 @@ def _open(
     relay.start()
     carrying.checkpoints.start(farm_settings.checkpoints_seconds)
     carrying.cleanup.start()
+    carrying.logs.start()
     return made

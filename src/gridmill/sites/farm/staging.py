@@ -32,6 +32,7 @@ from gridmill.errors import (
     GridmillError,
     InterruptedRunError,
     NotFoundError,
+    StorageError,
     UnavailableError,
     explained,
     to_body,
@@ -62,6 +63,7 @@ from gridmill.sites.farm.client import FarmClient
 from gridmill.sites.farm.download import ResultDownload
 from gridmill.sites.farm.early_inputs import EarlyInputs
 from gridmill.sites.farm.errors import FarmStorageError
+from gridmill.sites.farm.logged_rows import LoggedRows, with_log
 from gridmill.sites.farm.result_export import MachineExports
 from gridmill.sites.farm.service_orders import check_serves, order_at_farm, sent_files_uri, view_at_farm
 from gridmill.transfer.contents import list_contents, write_contents
@@ -123,6 +125,7 @@ class HomeAttemptData:
         self._stops: dict[str, Event] = {}
         self._back: dict[str, Transfer] = {}
         self._problem_since: dict[str, tuple[bool, float]] = {}
+        self._log_problem_since: dict[str, float] = {}
         self._trouble_seconds, self._refused_seconds = trouble_seconds, refused_seconds
         self._left: set[str] = set()
         self._held_up: dict[str, str] = {}
@@ -132,10 +135,16 @@ class HomeAttemptData:
         self._in_flight = ChunksInFlight()
         self._link = LinkPriority()
         self.early = EarlyInputs(farm, self.trees, self._link, self._endpoint, self._terms)
+        self.logs = LoggedRows(farm, root, self._noted, self._fetch_logs, self._lock_of)
         self.checkpoints = CheckpointDownloads(
-            farm, root, self._noted, self._known, self._fetch_checkpoints, self._lock_of
+            farm,
+            root,
+            self._noted,
+            self._known,
+            self._fetch_checkpoints,
+            self._lock_of,
+            self.logs.take_last,
         )
-
         self.cleanup = FarmCleanup(farm, self._noted, self._lock_of)
 
     def note(self, order: AttemptOrder, pod_id: str = "") -> None:
@@ -153,7 +162,11 @@ class HomeAttemptData:
             staging=order.staging,
             pod_id=pod_id,
             alike=tuple(entry.artifact.output.uri for entry in order.earlier if entry.artifact.output.uri),
+            log_uri=before.log_uri if before is not None else "",
+            log_writer=before.log_writer if before is not None else "",
         )
+        if order.service is not None:
+            note = with_log(note, order.service, self._home_root)
         self._noted.write(order.attempt_id, note)
         stop = self._stops.get(order.attempt_id)
         # a set event is from an earlier session of this process, and would stop this attempt at once
@@ -176,7 +189,7 @@ class HomeAttemptData:
             self._refuse_ended(order.attempt_id)
             self._count_early(order.attempt_id)
             if order.service is not None:
-                check_serves(self._farm.status())
+                check_serves(self._farm.status(), order.service)
             order = check_order(order, self._home_root, _LOG.info)
             try:
                 if order.checkpoint_uri and counts(order):
@@ -215,6 +228,7 @@ class HomeAttemptData:
         try:
             with self._lock_of(attempt_id), self._telling(attempt_id, _by("to", note.staging)) as progress:
                 self._refuse_ended(attempt_id)
+                note = self._begin_log(attempt_id, update.order)
                 with self._bearing(attempt_id, results=False):
                     for tree in self.trees.of_service(update.order):
                         self._transfer(tree, attempt_id, note.staging, progress)
@@ -226,6 +240,18 @@ class HomeAttemptData:
             self._held_up[attempt_id] = f"the update was not transferred to the site: {explained(error)}"
             raise
         return replace(update, order=self._service_at_farm(update.order, note.output_uri), views=views)
+
+    def _begin_log(self, attempt_id: str, order: ServiceOrder) -> AttemptNote:
+        """Notes that the service logs its requests, before it does, and returns the note of its attempt.
+        Raises InputError if the farm is too old."""
+        note = self._noted.find(attempt_id)
+        if note is None:
+            raise InterruptedRunError(f"{attempt_id} was never started here")
+        changed = with_log(note, order, self._home_root)
+        if changed != note:
+            check_serves(self._farm.status(), order)
+            self._noted.write(attempt_id, changed)
+        return changed
 
     def _send_views(
         self, orders: ViewOrders | None, attempt_id: str, note: AttemptNote | None, progress: TransferProgress
@@ -311,7 +337,7 @@ class HomeAttemptData:
 
     def held_up(self) -> dict[str, str]:
         """Returns the reasons why data of attempts cannot be transferred now, by attempt."""
-        return dict(self._held_up)
+        return self.logs.problems() | self._held_up
 
     def progress(self, attempt_id: str) -> tuple[str, TransferState] | None:
         """Returns the direction and the progress of the attempt's transfer, or None if there is no transfer.
@@ -393,6 +419,7 @@ class HomeAttemptData:
             stop.set()
         self.early.close()
         self.checkpoints.close()
+        self.logs.close()
         self.cleanup.close()
         if self._bucket_endpoints is not None:
             self._bucket_endpoints.close()
@@ -420,6 +447,7 @@ class HomeAttemptData:
             elif note.end_event is not None:
                 return replace(event, body=note.end_event)
             else:
+                self._take_last_log(event.attempt_id, note)
                 event = self._with_results(event, note, progress)
                 event = with_transfers(event, self._attempt_transfers(event.attempt_id, note))
             # the farm keeps files that were not transferred for a time
@@ -429,8 +457,26 @@ class HomeAttemptData:
             self._noted.write(event.attempt_id, replace(note, end_event=event.body, is_there=is_there))
             self._stops.pop(event.attempt_id, None)
             self._problem_since.pop(event.attempt_id, None)
+            self._log_problem_since.pop(event.attempt_id, None)
         self.cleanup.soon()
         return event
+
+    def _take_last_log(self, attempt_id: str, note: AttemptNote) -> None:
+        """Takes the rest of the request log of an ended attempt. If this cannot be done in a limited time,
+        for example because the disk of this home is full, the farm keeps it for a time. Raises
+        UnavailableError if the call should be repeated."""
+        try:
+            with self._bearing(attempt_id):
+                self.logs.take_last(attempt_id, note)
+        except InterruptedRunError:
+            raise
+        except GridmillError as error:
+            since = self._log_problem_since.setdefault(attempt_id, time.monotonic())
+            is_over = time.monotonic() - since >= self._trouble_seconds
+            if isinstance(error, UnavailableError) and not (isinstance(error, StorageError) and is_over):
+                raise
+            _LOG.warning("request_log_not_transferred attempt=%s reason=%s", attempt_id, error)
+            self._left.add(attempt_id)
 
     def confirm(self, attempt_id: str) -> None:
         """See AttemptData."""
@@ -548,6 +594,10 @@ class HomeAttemptData:
             self._downloads.fetch(
                 farm_uri, home_uri, note.staging, manifest=manifest, alike=(home_uri,), stop=stop
             )
+
+    def _fetch_logs(self, there: str, uri: str, staging: Staging, manifest: Manifest) -> None:
+        with self._link.first():
+            self._downloads.fetch(there, uri, staging, manifest=manifest, stop=self._closed)
 
     def leave(self, pod_id: str) -> None:
         """Ends the uploads for the attempts of a pod that has ended."""

@@ -1,0 +1,201 @@
+"""Takes the request logs of services from a farm to the home.
+
+A file at the farm that is complete never changes. It gets the same name at home, so that a sink loads it
+once, and then the farm deletes it. If a process ends between these steps, the next look finds the file at
+home, does not transfer it again, and asks the farm again to delete it.
+"""
+
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from gridmill.domain.amounts import GIB
+from gridmill.domain.farm_protocol import FileEntry, Manifest
+from gridmill.domain.route import Staging
+from gridmill.domain.service_log import (
+    LOG_FOLDER,
+    READY_FOLDER,
+    is_complete_name,
+    is_open_name,
+    name_after_end,
+    writer_in,
+)
+from gridmill.domain.serving import ServiceOrder
+from gridmill.domain.storage_uri import below
+from gridmill.errors import AwayError, GridmillError, NotFoundError, explained
+from gridmill.sites.attempt_inputs import folder_uri
+from gridmill.sites.farm.attempt_notes import AttemptLog, AttemptNote
+from gridmill.sites.farm.client import FarmClient
+from gridmill.transfer.durable import not_kept, sync
+
+_LOG = logging.getLogger(__name__)
+EVERY_SECONDS = 20.0
+"""The interval at which the home looks for complete files. A replica completes a file once a minute."""
+KEPT_BYTES = GIB
+"""At home, the newest files of one service from other sites are kept, up to this number of bytes."""
+_COMING = ".coming-"
+_CLOSE_SECONDS = 5.0
+
+
+class FetchFolder(Protocol):
+    """Downloads the files of a manifest from a folder at the farm to a folder of this home."""
+
+    def __call__(self, there: str, uri: str, staging: Staging, manifest: Manifest) -> None:
+        """Downloads the files. Raises as `ResultDownload.fetch`."""
+
+
+class LoggedRows:
+    """Takes the files of the request logs from one farm. This class is safe to use from several threads."""
+
+    def __init__(
+        self,
+        farm: FarmClient,
+        root: Path,
+        notes: AttemptLog,
+        fetch: FetchFolder,
+        lock_of: Callable[[str], threading.Lock],
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
+        """`lock_of` returns the lock of an attempt, which is locked while any data of the attempt is
+        transferred."""
+        self._farm, self._root, self._notes, self._fetch = farm, root, notes, fetch
+        self._lock_of, self._kept_bytes = lock_of, kept_bytes
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._problems: dict[str, str] = {}
+
+    def start(self, every_seconds: float = EVERY_SECONDS) -> None:
+        """Starts a thread that looks for complete files at this interval."""
+        self._thread = threading.Thread(
+            target=self._run, args=(every_seconds,), name="gridmill-logged-rows", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops. The next process continues. May be repeated."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_SECONDS)
+
+    def problems(self) -> dict[str, str]:
+        """Returns the reasons why logs of services cannot be taken to the home now, by attempt."""
+        return dict(self._problems)
+
+    def _run(self, every_seconds: float) -> None:
+        while not self._stopped.wait(every_seconds):
+            try:
+                self.tick()
+            except Exception:  # noqa: BLE001  the outermost loop: the next turn may fare better
+                _LOG.exception("request_logs_not_transferred")
+
+    def tick(self) -> None:
+        """Takes the complete files of all services that run at the farm."""
+        running = {name: note for name, note in self._notes.open().items() if note.log_uri and not note.lost}
+        for gone in self._problems.keys() - running.keys():
+            self._problems.pop(gone, None)
+        for attempt_id in running:
+            lock = self._lock_of(attempt_id)
+            if self._stopped.is_set() or not lock.acquire(blocking=False):
+                continue
+            try:
+                note = self._notes.find(attempt_id)
+                if note is not None and note.is_open:
+                    self._take(attempt_id, note, READY_FOLDER)
+                self._problems.pop(attempt_id, None)
+            except AwayError:
+                return
+            except GridmillError as error:
+                _LOG.debug("request_log_not_transferred attempt=%s reason=%s", attempt_id, error)
+                self._problems[attempt_id] = f"the request log is not transferred: {explained(error)}"
+            finally:
+                lock.release()
+
+    def take_last(self, attempt_id: str, note: AttemptNote) -> None:
+        """Takes all files of an attempt whose processes have ended, also the files that its replicas could
+        not complete. The caller has the lock of the attempt. Raises UnavailableError, StorageError, and the
+        other errors of a transfer."""
+        if note.log_uri:
+            self._take(attempt_id, note, "")
+
+    def _take(self, attempt_id: str, note: AttemptNote, below_log: str) -> None:
+        there = "/".join(filter(None, (note.output_uri, LOG_FOLDER, below_log)))
+        try:
+            manifest = self._farm.scan(there)
+        except NotFoundError:
+            return  # nothing was logged yet
+        found = [one for one in manifest.files if _is_of(one, note.log_writer)]
+        if not found:
+            return
+        here = below(self._root, note.log_uri)
+        new = tuple(one for one in found if not (here / _name_here(one)).exists())
+        if new:
+            draft = f"{note.log_uri}/{_COMING}{attempt_id}"
+            self._fetch(there, draft, note.staging, replace(manifest, files=new))
+            _give_names(below(self._root, draft), here, new)
+        self._farm.delete_log_files(attempt_id, [_name(one) for one in found])
+        _delete_oldest(here, self._kept_bytes)
+
+
+def with_log(note: AttemptNote, order: ServiceOrder, home_root: Path) -> AttemptNote:
+    """Returns the note of an attempt with the place of the request log of its service, if the service has
+    one. Raises InputError if the place is not in the storage root."""
+    log = order.request_log
+    if log is None:
+        return note
+    return replace(note, log_uri=folder_uri(home_root, log.folder, "the request log"), log_writer=log.writer)
+
+
+def _name(file: FileEntry) -> str:
+    return file.path.rpartition("/")[2]
+
+
+def _is_of(file: FileEntry, writer: str) -> bool:
+    """Returns whether the file is of this writer. A farm must not replace other files of the home."""
+    folder, _, name = file.path.rpartition("/")
+    is_log = is_complete_name(name) or (folder == "" and is_open_name(name))
+    return folder in ("", READY_FOLDER) and is_log and writer_in(name) == writer
+
+
+def _name_here(file: FileEntry) -> str:
+    return name_after_end(_name(file))
+
+
+def _give_names(draft: Path, folder: Path, files: Iterable[FileEntry]) -> None:
+    """Moves downloaded files to the folder of the log. Raises StorageError."""
+    try:
+        for one in files:
+            path = draft / one.path
+            os.utime(path)
+            if is_open_name(_name(one)):
+                _cut_last_line(path)
+            sync([path])
+            path.replace(folder / _name_here(one))
+        sync([folder])
+        shutil.rmtree(draft)
+    except OSError as error:
+        raise not_kept(error, folder) from error
+
+
+def _cut_last_line(path: Path) -> None:
+    """Removes what follows the last line break, because a killed replica may leave a part of a line."""
+    content = path.read_bytes()
+    os.truncate(path, content.rfind(b"\n") + 1)
+
+
+def _delete_oldest(folder: Path, most_bytes: int) -> None:
+    """Deletes the oldest files that came from other sites, if they have more bytes together. Raises
+    StorageError."""
+    try:
+        kept = 0
+        paths = [one for one in folder.glob("*-*.jsonl") if writer_in(one.name)]
+        for path in sorted(paths, key=lambda one: (one.stat().st_mtime_ns, one.name), reverse=True):
+            kept += path.stat().st_size
+            if kept > most_bytes:
+                path.unlink()
+    except OSError as error:
+        raise not_kept(error, folder) from error
