@@ -10,6 +10,9 @@ from test_versions import alias
 
 from gridmill.control.usecases.service import Service as Cases
 from gridmill.domain.artifact import Artifact, ArtifactKind, Latest, Output
+from gridmill.domain.job import JobKind
+from gridmill.domain.project import Project
+from gridmill.domain.resource import Resource
 from gridmill.domain.service import ServiceState, ServiceView, run_name
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.version_manifest import FileProblem, FileProblemKind
@@ -294,3 +297,52 @@ def test_a_shutdown_of_the_control_node_leaves_services_running(grid: Simulation
     cases.shutdown()
     grid.run_until(lambda: False, at_most_steps=20)
     assert is_running(cases.service("rain"))
+
+
+def in_a_resource(grid: Simulation, cases: Cases) -> None:
+    cases.configure_resource(Resource(name="servers", type=JobKind.SERVICE))
+    cases.configure_project(Project(name="research"))
+    started(grid, cases, "w/m@1", resource="servers", project="research", replicas=2)
+
+
+def test_a_stopped_service_starts_again_in_its_resource_and_its_project(
+    grid: Simulation, cases: Cases
+) -> None:
+    in_a_resource(grid, cases)
+    cases.stop_service("rain")
+    until(grid, cases, lambda view: view.state is ServiceState.STOPPED)
+    cases.start_service("rain")
+    service = until(grid, cases, is_running).service
+    assert (service.resource, service.project, service.replicas) == ("servers", "research", 2)
+    assert cases.run(service.run_id).run.project == "research"
+    cases.stop_service("rain")
+    until(grid, cases, lambda view: view.state is ServiceState.STOPPED)
+    cases.start_service("rain", model="w/m@2", resource="default-service")
+    service = until(grid, cases, is_running).service
+    assert (service.version, service.resource, service.replicas) == ("w/m@2", "", 2)
+
+
+def test_a_start_of_a_running_service_compares_only_what_it_names(grid: Simulation, cases: Cases) -> None:
+    in_a_resource(grid, cases)
+    view = cases.service("rain")
+    for again in ({}, {"model": "w/m@1"}, {"replicas": 2}, {"resource": "servers"}):
+        assert cases.start_service("rain", **again).service == view.service  # type: ignore[arg-type]
+    with pytest.raises(ConflictError, match=r"already runs with other options: model$"):
+        cases.start_service("rain", model="w/m@2")
+    with pytest.raises(ConflictError, match=r"already runs with other options: project$"):
+        cases.start_service("rain", project="default")
+
+
+def test_a_running_service_is_compared_by_the_alias_that_it_follows_and_not_by_the_text(
+    grid: Simulation, cases: Cases
+) -> None:
+    started(grid, cases, "w/m@0001")
+    cases.start_service("rain")
+    cases.set_alias(alias("champion", 1))
+    with pytest.raises(ConflictError, match=r"other options: model$"):
+        cases.start_service("rain", model="w/m@champion")
+    cases.update_service("rain", model="w/m@champion")
+    until(grid, cases, is_running)
+    cases.set_alias(alias("champion", 4))  # which has other features, so that the service refuses it
+    until(grid, cases, lambda view: bool(view.service.refusal))
+    assert cases.start_service("rain").service.version == "w/m@1"

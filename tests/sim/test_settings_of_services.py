@@ -148,3 +148,36 @@ def test_a_service_that_follows_an_alias_goes_back_to_the_version_and_not_to_old
     cases.rollback_service("rain")
     after = until(grid, cases, is_running).service
     assert (after.version, after.settings.max_batch) == ("w/m@1", 64)
+
+
+def test_a_key_that_is_added_or_deleted_does_not_turn_keys_on_that_a_user_has_turned_off(
+    grid: Simulation, cases: Cases
+) -> None:
+    started(grid, cases)
+    cases.add_service_key("rain", "shop")
+    until(grid, cases, is_running)
+    cases.update_service("rain", settings=ServiceSettings(require_keys=False))
+    until(grid, cases, is_running)
+    cases.add_service_key("rain", "app")
+    cases.remove_service_key("rain", "shop")
+    assert until(grid, cases, is_running).service.settings.require_keys is False
+    assert order_now(grid).api_keys is None
+    cases.update_service("rain", settings=ServiceSettings(require_keys=True))
+    until(grid, cases, is_running)
+    assert [line.split()[1] for line in order_now(grid).api_keys or ()] == ["app"]
+
+
+@pytest.mark.parametrize("model", ["w/m@1", "w/m", "w/m@latest"])
+def test_a_weight_for_an_alias_is_refused_if_the_service_follows_none(
+    grid: Simulation, cases: Cases, model: str
+) -> None:
+    weight = ServiceSettings(follow_percent=20.0)
+    with pytest.raises(InputError, match="follows no alias") as caught:
+        cases.start_service("rain", model=model, settings=weight)
+    assert caught.value.place == "follow_weight"
+    served = started(grid, cases, model).service.version
+    with pytest.raises(InputError, match="follows no alias"):
+        cases.update_service("rain", settings=weight)
+    cases.set_alias(alias("champion", int(served.partition("@")[2])))
+    cases.update_service("rain", model="w/m@champion", settings=weight)
+    assert until(grid, cases, is_running).service.settings.follow_percent == 20.0

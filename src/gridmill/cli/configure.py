@@ -14,6 +14,7 @@ import typer
 from gridmill.cli.completion import complete_names
 from gridmill.cli.describe import describe
 from gridmill.cli.format import amounts, moment
+from gridmill.cli.parameters import finite
 from gridmill.cli.rental_options import (
     AcceptNoSelfEnd,
     AcceptNoSelfEndOrNot,
@@ -223,7 +224,8 @@ Rows = Annotated[
 ]
 Columns = Annotated[int | None, typer.Option(min=1, help="Columns that the jobs of the resource read.")]
 Cpus = Annotated[
-    float | None, typer.Option(min=0.01, help="CPUs of each worker. Default: chosen from the data.")
+    float | None,
+    typer.Option(callback=finite, min=0.01, help="CPUs of each worker. Default: chosen from the data."),
 ]
 Memory = Annotated[
     str | None, typer.Option(help="Memory of each worker, for example 512MiB. Default: chosen from the data.")
@@ -279,6 +281,7 @@ TrustCode = Annotated[
 ServedRate = Annotated[
     float | None,
     typer.Option(
+        callback=finite,
         min=0.0,
         metavar="REQUESTS/S",
         help="With --model: the expected requests per second.",
@@ -332,7 +335,8 @@ def configure(
     share: Annotated[
         float | None,
         typer.Option(
-            help="For a project: its share of the resources, relative to other projects. Default: 1."
+            callback=finite,
+            help="For a project: its share of the resources, relative to other projects. Default: 1.",
         ),
     ] = None,
     address: Address = None,

@@ -70,11 +70,14 @@ def logs(
     For an unchanged job, print the log of the run that made its version. With --json, print one entry per
     line. On a terminal, control characters are shown as text.
     """
-    if run == "service" and job is not None:
-        run, job = run_name(job), None
+    service = job if run == "service" else None
+    if service is not None:
+        run, job = run_name(service), None
     if job is None and "/" in run:
         run, _, job = run.partition("/")
     with session(context, reading=not follow) as client:
+        if service is not None:
+            client.service(service)  # its error names the service and not a run
         view = client.status(run)
         own = client.log_entries(
             view.run.id, job, follow=follow, after=after, until=until, tail=tail, search=search

@@ -1,5 +1,6 @@
 """Options that several commands have: the file, its parameters, and whether unchanged jobs run too."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +30,14 @@ Adopt = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Execute unchanged jobs as well.")]
+
+
+def finite(value: float | None) -> float | None:
+    """Return a number that an option gives. Raises BadParameter for NaN, which is within each range, and for
+    infinity."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value:g} is not a finite number.")
+    return value
 
 
 def read_set(words: Sequence[str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import typer
 
 from gridmill.cli.completion import complete_names, complete_nouns
 from gridmill.cli.secrets import remove_secret
-from gridmill.cli.service_options import remove_key
+from gridmill.cli.service_keys import remove_key
 from gridmill.cli.session import Json, emit, session
 from gridmill.domain.amounts import show_bytes, show_count
 from gridmill.domain.views import RemovalPreview

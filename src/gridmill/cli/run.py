@@ -74,7 +74,6 @@ from gridmill.cli.up import down
 from gridmill.domain.amounts import show_bytes, show_number, show_seconds
 from gridmill.domain.comparison import best_models
 from gridmill.domain.metrics import headline
-from gridmill.domain.project import DEFAULT
 from gridmill.domain.remarks import remarks_of
 from gridmill.domain.run_failures import at_fault, failed_jobs, next_step, reason
 from gridmill.domain.service_spec import read_replicas
@@ -299,6 +298,7 @@ def start(
         features=features,
     )
     if noun == Startable.SERVICE:
+        _refuse_run_options(str(what), set=set, force=force, only=only, adopt=adopt, detach=detach)
         most, least = read_replicas(replicas)
         options = StartOptions(
             model=model,
@@ -307,7 +307,7 @@ def start(
             rate=rate,
             resource=resource,
             port=port,
-            project=project or DEFAULT,
+            project=project,
             settings=settings,
         )
         return start_service(context, str(what), options, wait=wait, as_json=json)
@@ -321,6 +321,16 @@ def start(
     with session(context) as client:
         view = client.start_schedule(str(what))
     return emit(view) if json else print(f"schedule {view.name} resumed")
+
+
+def _refuse_run_options(service: str, **options: object) -> None:
+    """Raise InputError if an option of a run is given with a service, where it would have no effect."""
+    given = next((name for name, value in options.items() if value), None)
+    if given is not None:
+        hint = "gridmill start --help shows the options of services."
+        if given == "detach":
+            hint = f"To return at once: gridmill start service {service} --no-wait"
+        raise InputError(f"--{given} is an option of runs, not of services", hint=hint)
 
 
 def resume(context: typer.Context, run: RunName, detach: Detach = False, json: Json = False) -> None:

@@ -1,5 +1,4 @@
-"""The options of `start service` and `update service` for the settings of a service, and the commands for its
-API keys."""
+"""The options of `start service` and `update service` for the settings of a service."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,12 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from gridmill.cli.session import emit, print_error, session
+from gridmill.cli.parameters import finite
 from gridmill.domain.amounts import parse_bytes, parse_seconds, show_count, show_number
 from gridmill.domain.service import Service
 from gridmill.domain.service_features import FeatureSettings
 from gridmill.domain.service_settings import WRITTEN, ServiceSettings
-from gridmill.errors import InputError
 
 _SERVICE = "For a service: "
 
@@ -67,6 +65,7 @@ Canary = Annotated[
 Weight = Annotated[
     float | None,
     typer.Option(
+        callback=finite,
         min=0.0,
         max=100.0,
         metavar="PERCENT",
@@ -95,6 +94,7 @@ ShadowWeight = Annotated[
 FollowWeight = Annotated[
     float | None,
     typer.Option(
+        callback=finite,
         min=0.0,
         max=100.0,
         metavar="PERCENT",
@@ -106,7 +106,11 @@ FollowWeight = Annotated[
 LogRequests = Annotated[
     float | None,
     typer.Option(
-        min=0.0, max=1.0, metavar="FRACTION", help=f"{_SERVICE}part of the requests that is logged, 0 to 1."
+        callback=finite,
+        min=0.0,
+        max=1.0,
+        metavar="FRACTION",
+        help=f"{_SERVICE}part of the requests that is logged, 0 to 1.",
     ),
 ]
 LogBodies = Annotated[
@@ -221,35 +225,6 @@ def _keys(service: Service) -> str:
     if not service.settings.require_keys:
         return f"{names} (not required)" if names else ""
     return names or "required, but no key exists"
-
-
-def add_key(context: typer.Context, name: str, as_json: bool) -> None:
-    """Make an API key of a service, and print its value, which is shown only once."""
-    service, key = _service_and_key(name)
-    with session(context) as client:
-        made = client.add_service_key(service, key)
-    if as_json:
-        return emit(made)
-    print(made.key)
-    print_error(f"this is the API key {key} of service {service}; it is not shown again")
-    return None
-
-
-def remove_key(context: typer.Context, name: str, as_json: bool) -> None:
-    """Delete an API key of a service, and print what was done."""
-    service, key = _service_and_key(name)
-    with session(context) as client:
-        client.remove_service_key(service, key)
-    return emit({"removed": name}) if as_json else print(f"API key {key} of service {service} removed")
-
-
-def _service_and_key(name: str) -> tuple[str, str]:
-    service, found, key = name.partition("/")
-    if not (service and found and key):
-        raise InputError(
-            f"{name!r} does not name a service and a key", hint="gridmill add key SERVICE/NAME", place="NAME"
-        )
-    return service, key
 
 
 def shadow_facts(service: Service) -> Iterator[tuple[str, object]]:

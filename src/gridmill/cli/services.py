@@ -12,6 +12,7 @@ from rich.text import Text
 
 from gridmill.cli.completion import complete_services
 from gridmill.cli.format import moment
+from gridmill.cli.parameters import finite
 from gridmill.cli.service_options import (
     AcceptOpen,
     Canary,
@@ -116,6 +117,7 @@ Replicas = Annotated[
 Rate = Annotated[
     float,
     typer.Option(
+        callback=finite,
         min=0.0,
         metavar="REQUESTS/S",
         help="Expected requests per second. Gridmill chooses the size by a short measurement.",
@@ -157,7 +159,7 @@ class StartOptions:
     rate: float = 0.0
     resource: str = ""
     port: int = 0
-    project: str = DEFAULT
+    project: str = ""
     settings: ServiceSettings = NO_SETTINGS
 
 
@@ -177,12 +179,12 @@ def start_service(
             project=options.project,
             settings=options.settings,
         )
-        view = _wait(client, view) if wait else view
+        view = wait_until_in_effect(client, view) if wait else view
     _print(view, as_json=as_json)
     size = view.service.size
     if size is not None and not as_json:
         print(f"  {size_text(size)}")
-    _check(view, waited=wait)
+    check_in_effect(view, waited=wait)
 
 
 def size_text(size: ServiceSize) -> str:
@@ -324,9 +326,9 @@ def update(
             shadow_percent=shadow_weight,
             expected=expected,
         )
-        view = _wait(client, view) if wait else view
+        view = wait_until_in_effect(client, view) if wait else view
     _print(view, as_json=json)
-    _check(view, waited=wait)
+    check_in_effect(view, waited=wait)
 
 
 def promote(
@@ -343,9 +345,9 @@ def promote(
         if noun is Promotable.MODEL:
             return _print_alias(client.promote_alias(name), as_json=json)
         view = client.promote_service(name)
-        view = _wait(client, view) if wait else view
+        view = wait_until_in_effect(client, view) if wait else view
     _print(view, as_json=json)
-    _check(view, waited=wait)
+    check_in_effect(view, waited=wait)
 
 
 def rollback(
@@ -364,9 +366,9 @@ def rollback(
         if noun is Promotable.MODEL:
             return _print_alias(client.rollback_alias(name), as_json=json)
         view = client.rollback_service(name)
-        view = _wait(client, view) if wait else view
+        view = wait_until_in_effect(client, view) if wait else view
     _print(view, as_json=json)
-    _check(view, waited=wait)
+    check_in_effect(view, waited=wait)
 
 
 def _print_alias(alias: Alias, *, as_json: bool) -> None:
@@ -385,7 +387,7 @@ def promotion_text(alias_id: str, promotion: Promotion | None) -> str:
     return f"{promotion.text}{commands if promotion.is_waiting else ''}"
 
 
-def _wait(client: Client, view: ServiceView) -> ServiceView:
+def wait_until_in_effect(client: Client, view: ServiceView) -> ServiceView:
     """Wait until the newest order is in effect or fails. Ctrl-C ends the wait, and the service goes on."""
     name, wanted = view.service.name, view.service.generation
     with InterruptHandler() as interrupts:
@@ -406,6 +408,8 @@ def _print(view: ServiceView, *, as_json: bool) -> None:
         return
     service = view.service
     what = f"service {service.name} {view.state}: {service.version}"
+    if service.canary:
+        what += f", {service.canary_percent:g} % by {service.canary}"
     print(f"{what} at {view.url}" if view.url else what)
     if view.rental and view.state not in _ENDED:
         print(f"  {view.rental}")
@@ -414,7 +418,7 @@ def _print(view: ServiceView, *, as_json: bool) -> None:
             print(f"  warning: {one.label}: {text}")
 
 
-def _check(view: ServiceView, *, waited: bool) -> None:
+def check_in_effect(view: ServiceView, *, waited: bool) -> None:
     """Raise UnavailableError if the service does not run although the command has waited for it."""
     name = view.service.name
     if waited and view.state in _IN_TROUBLE:
@@ -506,7 +510,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("site", service.site if service.route is not None else ""),
         ("rental", view.rental),
         ("project", service.project if service.project != DEFAULT else ""),
-        *(("drift", one.text) for one in (report.drift if report is not None and view.since else ())),
+        *_drifts(report if view.since is not None else None),
         ("log", f"{show_count(report.log_lost, 'line')} lost" if report and report.log_lost else ""),
         ("since", moment(view.since)),
         ("changed", moment(service.changed)),
@@ -515,6 +519,13 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("last failure", report.last_failure if report else ""),
         ("why", view.message),
     ]
+
+
+def _drifts(report: ServiceReport | None) -> Iterator[tuple[str, str]]:
+    """Yield the drift of each version. With a canary, each line names its version."""
+    drifts = report.drift if report is not None else ()
+    for one in drifts:
+        yield "drift", f"{one.label}: {one.text}" if len(drifts) > 1 else one.text
 
 
 def _gpu_memory(report: ServiceReport | None) -> str:

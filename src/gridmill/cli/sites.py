@@ -19,7 +19,7 @@ from gridmill.cli.cloud_providers import (
 from gridmill.cli.farm_status import gpu_slot_texts
 from gridmill.cli.format import amounts, node_count
 from gridmill.cli.secrets import add_secret
-from gridmill.cli.service_options import add_key
+from gridmill.cli.service_keys import add_key
 from gridmill.cli.session import Json, console, emit, host_of, session, settings_of
 from gridmill.cli.session import print_error as tell
 from gridmill.cli.tables import table

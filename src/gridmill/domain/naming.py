@@ -21,7 +21,7 @@ def check_name(what: str, name: str) -> None:
     """Raise InputError if the name of a pipeline, job, resource, project or site is invalid."""
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"{name!r} cannot be the name of a {what}",
+            f"{name!r} cannot be the name of {'an' if what[0] in 'AEIOUaeiou' else 'a'} {what}",
             hint="Use lower-case letters, digits, - and _. Begin with a letter or digit.",
         )
 

@@ -3,6 +3,7 @@ requests."""
 
 from ipaddress import ip_address
 
+from gridmill.domain.amounts import show_bytes
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.service_features import FeatureSettings, check_features
 from gridmill.domain.serving import RequestLog, ServiceOrder
@@ -123,7 +124,15 @@ def check_settings(settings: ServiceSettings) -> None:
 
 def _check_range(name: str, value: float | None, least: float, most: float) -> None:
     if value is not None and not least <= value <= most:
-        raise InputError(f"{name} is {value:g}; it must be from {least:g} to {most:g}", place=name)
+        written = WRITTEN.get(name, name.removesuffix("_seconds").removesuffix("_bytes"))
+        shown = [_with_unit(name, one) for one in (value, least, most)]
+        raise InputError(f"{shown[0]} is not between {shown[1]} and {shown[2]}", place=written)
+
+
+def _with_unit(name: str, value: float) -> str:
+    if name.endswith("_bytes"):
+        return show_bytes(round(value))
+    return f"{value:g} s" if name.endswith("_seconds") else f"{value:g}"
 
 
 def _check_host(host: str) -> None:
@@ -139,7 +148,7 @@ def _check_origin(origin: str) -> None:
         raise InputError(
             f"{origin!r} is not an origin",
             hint="Write a scheme and a host without a path, such as https://shop.example, or `*`.",
-            place="cors_origins",
+            place="cors",
         )
 
 

@@ -2,7 +2,6 @@
 
 from typing import Protocol
 
-from gridmill.domain.project import DEFAULT
 from gridmill.domain.service import ServiceView
 from gridmill.domain.service_keys import NewServiceKey
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
@@ -32,7 +31,7 @@ class Services(Protocol):
         rate: float = 0.0,
         resource: str = "",
         port: int = 0,
-        project: str = DEFAULT,
+        project: str = "",
         settings: ServiceSettings = NO_SETTINGS,
     ) -> ServiceView:
         """Start a service that serves a version of a model, and return immediately.
@@ -40,8 +39,8 @@ class Services(Protocol):
         `model` is a reference such as `weather/lstm@3`, or `weather/lstm@champion` to follow an alias.
         `latest` is resolved once. Without `model`, a service that was stopped serves its version before. With
         port 0, the service keeps its earlier port, or gets a free port. A service that was stopped also keeps
-        its settings that `settings` does not change, and its API keys. If the service already runs with the
-        same settings, the method changes nothing.
+        its API keys, and everything that the call does not name: its size, its resource, its project and its
+        settings. If the service already runs with what the call names, the method changes nothing.
 
         With `rate`, the expected requests per second, the service is sized from the calibration of its
         version, which `plan_service` starts. 0 replicas means as many as the rate needs, or 1 without a rate.

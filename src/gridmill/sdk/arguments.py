@@ -5,6 +5,7 @@ and the error would appear far from the call.
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache, wraps
@@ -129,7 +130,11 @@ def _fitted(value: object, hint: Hint) -> object:
     if isinstance(value, bool):
         return value if origin in (bool, object) else _UNFIT
     if origin in _NUMBERS:
-        return origin(value) if isinstance(value, _NUMBERS[origin]) else _UNFIT
+        # a NaN would be sent as a missing value, and its argument would have no effect
+        is_number = isinstance(value, _NUMBERS[origin]) and not (
+            isinstance(value, float) and math.isnan(value)
+        )
+        return origin(value) if is_number else _UNFIT
     return value if isinstance(value, origin) else _UNFIT
 
 

@@ -2,13 +2,12 @@
 
 import time
 
-from gridmill.domain.project import DEFAULT
-from gridmill.domain.service import ServiceView
+from gridmill.domain.service import Service, ServiceView
 from gridmill.domain.service_keys import NewServiceKey
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
 from gridmill.domain.service_size import ServicePlan
 from gridmill.domain.states import FINISHED_RUNS, RunState
-from gridmill.errors import UnavailableError
+from gridmill.errors import NotFoundError, UnavailableError
 from gridmill.sdk.base import Connected
 from gridmill.sdk.listing import Listing
 
@@ -36,19 +35,23 @@ class ServiceVerbs(Connected):
         rate: float = 0.0,
         resource: str = "",
         port: int = 0,
-        project: str = DEFAULT,
+        project: str = "",
         settings: ServiceSettings = NO_SETTINGS,
     ) -> ServiceView:
         """Start a service, and return immediately. `model` is a reference such as `weather/lstm@3`, or
         `weather/lstm@champion` to follow an alias. Without `model`, a stopped service starts again.
-        `settings` has the address, TLS, the request log and limits.
+        `settings` has the address, TLS, the request log and limits. A stopped service keeps its size, its
+        resource, its project and its settings that the call does not name.
 
         With `rate` (requests per second), the service is sized by a measurement; with `least_replicas`, the
         number of replicas follows the load from `least_replicas` to `replicas`. In both cases, the method
         first waits for the measurement if there is none. Raises CapacityError, InputError, ConflictError,
         NotFoundError, PipelineError."""
+        before = self._stored_service(name)
+        resource = resource or (before.resource if before is not None else "")
+        reference = model or (before.follows or before.version if before is not None else "")
+        is_sized = before is not None and not before.is_meant_to_run and before.size is not None
         if rate or least_replicas is not None:
-            reference = model or self.service(name).service.model
             self.plan_service(
                 reference,
                 rate=rate,
@@ -58,6 +61,9 @@ class ServiceVerbs(Connected):
                 name=name,
                 trust=bool(settings.trust),
             )
+        elif is_sized and not replicas:
+            # the size that the service keeps follows from a measurement, also for another version
+            self.plan_service(reference, resource=resource, name=name)
         return self.grid.start_service(
             name,
             model=model,
@@ -69,6 +75,12 @@ class ServiceVerbs(Connected):
             project=project,
             settings=settings,
         )
+
+    def _stored_service(self, name: str) -> Service | None:
+        try:
+            return self.service(name).service
+        except NotFoundError:
+            return None
 
     def plan_service(
         self,

@@ -87,10 +87,11 @@ def test_a_service_with_tls_and_keys_is_accepted() -> None:
         (ServiceSettings(cors_origins=("https://shop.example/path",)), "is not an origin"),
         (ServiceSettings(host="http://me"), "is not an address"),
         (ServiceSettings(log_bodies=True), "only with a fraction"),
-        (ServiceSettings(log_fraction=1.5), "from 0 to 1"),
-        (ServiceSettings(max_batch=0), "max_batch is 0; it must be from 1"),
-        (ServiceSettings(timeout_seconds=0), "from 0.01 to 3600"),
-        (ServiceSettings(timeout_seconds=float("nan")), "from 0.01 to 3600"),
+        (ServiceSettings(log_fraction=1.5), "log_requests: 1.5 is not between 0 and 1"),
+        (ServiceSettings(max_batch=0), "max_batch: 0 is not between 1 and 65536"),
+        (ServiceSettings(timeout_seconds=0), "timeout: 0 s is not between 0.01 s and 3600 s"),
+        (ServiceSettings(max_body_bytes=1), "max_body: 1 B is not between 1 KiB and 1 GiB"),
+        (ServiceSettings(timeout_seconds=float("nan")), "nan s is not between 0.01 s and 3600 s"),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(settings: ServiceSettings, message: str) -> None:

@@ -3,11 +3,13 @@ serve."""
 
 from gridmill.control.usecases.service_rental import check_limit
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.job import JobKind
 from gridmill.domain.naming import LAST_PORT
-from gridmill.domain.resource import Resource
+from gridmill.domain.resource import Resource, default_name
 from gridmill.domain.service import Service, why_not_served
 from gridmill.domain.service_features import FeatureDefinition
+from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.service_size import MOST_REPLICAS
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import ConflictError, InputError
@@ -76,10 +78,44 @@ def check_port(port: int) -> None:
         raise InputError(f"port is {port}; it must be from 1 to {LAST_PORT}, or 0 for any", place="port")
 
 
-def check_same(running: Service, wanted: Service) -> None:
-    """Raise ConflictError if a running service differs from the service that a user wants to start."""
-    names = ("model", "replicas", "rate", "resource", "project", "settings")
-    differs = [name for name in names if getattr(running, name) != getattr(wanted, name)]
+def check_follows(service: Service, change: ServiceSettings) -> None:
+    """Raise InputError if a change sets how a service follows its alias, but the service follows none."""
+    if change.follow_percent is not None and not (service.follows or service.canary_follows):
+        raise InputError(
+            f"service {service.name!r} follows no alias, so that the weight would have no effect",
+            hint="Name an alias together with it: --model PIPELINE/JOB@ALIAS "
+            f"--follow-weight {change.follow_percent:g}",
+            place="follow_weight",
+        )
+
+
+def resource_to_start(named: str, before: Service | None) -> str:
+    """Return the resource of a service that starts: the named resource, or the one that it had before. The
+    name of the default resource means that the service has no resource of its own."""
+    if not named:
+        return before.resource if before is not None else ""
+    return "" if named == default_name(JobKind.SERVICE) else named
+
+
+def with_size_before(service: Service, before: Service) -> Service:
+    """Return a service that starts without a size of its own with the size that it had before. If the size
+    follows from the rate alone, another version gets the replicas that the rate needs of it."""
+    is_computed = bool(before.rate) and before.scaling is None and service.version != before.version
+    return replace(
+        service,
+        replicas=0 if is_computed else before.replicas,
+        rate=before.rate,
+        scaling=before.scaling,
+        size=before.size,
+    )
+
+
+def check_same(running: Service, wanted: Service, *, names_model: bool = True) -> None:
+    """Raise ConflictError if a running service differs from the service that a user wants to start. Without
+    `names_model`, the user has not named its version."""
+    differs = ["model"] if names_model and not _has_same_version(running, wanted) else []
+    names = ("replicas", "rate", "resource", "project", "settings")
+    differs += [name for name in names if getattr(running, name) != getattr(wanted, name)]
     if (running.scaling is None) != (wanted.scaling is None) and "replicas" not in differs:
         differs.append("range of replicas")
     if wanted.port not in (0, running.port):
@@ -90,6 +126,13 @@ def check_same(running: Service, wanted: Service) -> None:
             hint=f"Change it: gridmill update service {running.name} --model ... --replicas ... --rate ...; "
             f"or stop it first: gridmill stop service {running.name}",
         )
+
+
+def _has_same_version(running: Service, wanted: Service) -> bool:
+    """Return whether both services follow the same alias, or serve the same version without an alias."""
+    if running.follows or wanted.follows:
+        return running.follows == wanted.follows
+    return running.version == wanted.version
 
 
 def check_serves(service: Service, resource: Resource, site: Site | None) -> None:

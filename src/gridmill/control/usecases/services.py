@@ -23,6 +23,7 @@ from gridmill.control.steps.services import (
 from gridmill.control.usecases.service_checks import (
     ChosenModel,
     DefinedFeatures,
+    check_follows,
     check_one_version,
     check_port,
     check_replicas,
@@ -31,6 +32,8 @@ from gridmill.control.usecases.service_checks import (
     check_serves,
     check_settings_elsewhere,
     not_in_effect,
+    resource_to_start,
+    with_size_before,
 )
 from gridmill.control.usecases.service_rental import lease_of_pod, rental_text
 from gridmill.control.usecases.service_sizes import ServiceSizeUseCases, check_range, check_rate, check_room
@@ -100,7 +103,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         rate: float = 0.0,
         resource: str = "",
         port: int = 0,
-        project: str = DEFAULT,
+        project: str = "",
         settings: ServiceSettings = NO_SETTINGS,
     ) -> ServiceView:
         """Start a service, and return immediately."""
@@ -113,6 +116,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         check_trusted(chosen.version, self._settings_after(name, settings))
         definition = self._defined(name, chosen.version, settings)
         with self._node.changing() as transaction:
+            before = transaction.get(Service, name)
             self._start(
                 transaction,
                 name,
@@ -121,11 +125,12 @@ class ServiceUseCases(ServiceSizeUseCases):
                 replicas=replicas,
                 least_replicas=least_replicas,
                 rate=rate,
-                resource=resource,
+                resource=resource_to_start(resource, before),
                 port=port,
-                project=project,
+                project=project or (before.project if before is not None else DEFAULT),
                 settings=settings,
-                is_again=not (model or replicas or rate),
+                is_again=not (replicas or rate),
+                names_model=bool(model),
             )
         return self.service(name)
 
@@ -144,9 +149,11 @@ class ServiceUseCases(ServiceSizeUseCases):
         project: str,
         settings: ServiceSettings,
         is_again: bool = False,
+        names_model: bool = True,
     ) -> Service:
-        """Start a service, and return its record. With `is_again`, a stopped service keeps its size. Raises
-        ConflictError if the service runs with other settings."""
+        """Start a service, and return its record. With `is_again`, the service keeps its size. Without
+        `names_model`, a running service keeps its version. Raises ConflictError if the service runs with
+        other settings."""
         before = self._ledger.snapshot.services.get(name)
         wanted = Service(
             name=name,
@@ -169,15 +176,17 @@ class ServiceUseCases(ServiceSizeUseCases):
             declared_by=before.declared_by if before is not None else "",
         )
         is_running = before is not None and before.is_meant_to_run and before.retry_at is None
-        if before is not None and not is_running and is_again:
-            wanted = replace(wanted, replicas=before.replicas, rate=before.rate)
+        if before is not None and is_again:
+            wanted = with_size_before(wanted, before)
             least_replicas = before.scaling.least if before.scaling is not None else None
+        if before is not None and is_running:
+            wanted = wanted if is_again else self._with_size(wanted, least_replicas)
+            check_same(before, wanted, names_model=names_model)
+            return before
+        check_follows(wanted, settings)
         wanted = with_definition(wanted, wanted.version, definition)
         check_stages_trusted(self._control.catalog, wanted)
         wanted = self._with_size(wanted, least_replicas)
-        if before is not None and is_running:
-            check_same(before, wanted)
-            return before
         self._check_port_is_free(wanted)
         return self._begin(transaction, wanted)
 
@@ -405,6 +414,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         settings = merged(service.settings, change)
         check_settings(settings)
         after = replace(service, settings=settings, port=port)
+        check_follows(after, change)
         if after == service:
             return service
         if after.route is not None:
@@ -484,7 +494,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         service = self._known_service(name)
         if not service.is_meant_to_run:
             raise ConflictError(
-                f"service {name!r} is stopped", hint=f"Start it: gridmill start service {name} --model MODEL"
+                f"service {name!r} is stopped", hint=f"Start it: gridmill start service {name}"
             )
         return service
 
