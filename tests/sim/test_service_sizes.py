@@ -15,6 +15,7 @@ from gridmill.domain.amounts import MIB
 from gridmill.domain.artifact import ArtifactKind, Output
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.project import Project
 from gridmill.domain.resource import Resource
 from gridmill.domain.service import CALIBRATION_JOB, ServiceState
 from gridmill.domain.service_settings import ServiceSettings
@@ -449,3 +450,23 @@ def test_at_other_kinds_of_sites_a_rate_is_refused_with_the_reason(
     add_site(grid, kind)
     with pytest.raises(InputError, match=f"is at site 'lab', where no size is measured: {why}"):
         cases.plan_service("w/m@1", rate=200.0, resource="far")
+
+
+def test_a_rate_whose_size_exceeds_the_quota_of_the_project_is_refused(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    planned(grid, cases, rate=1.0)
+    cases.configure_project(Project(name="research", cpus=1.0))
+    cases.start_service("rain", model="w/m@1", rate=200.0, project="research")
+    assert grid.run_until(lambda: cases.service("rain").state is ServiceState.RUNNING, at_most_steps=2000)
+    before = cases.service("rain").service
+    with pytest.raises(CapacityError, match=r"'research' has no room .*: 0.3 of 1 CPUs in use, and 1 more"):
+        cases.update_service("rain", rate=900.0)
+    assert cases.service("rain").service == before
+    cases.configure_project(Project(name="research", cpus=1.3))
+    assert cases.update_service("rain", rate=900.0).service.replicas == 2
+    assert grid.run_until(lambda: cases.service("rain").service.is_in_effect, at_most_steps=2000)
+    # a lower rate needs no room in the quota
+    cases.configure_project(Project(name="research", cpus=0.1))
+    assert cases.update_service("rain", rate=200.0).service.replicas == 1

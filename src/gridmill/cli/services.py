@@ -478,6 +478,18 @@ def _range(service: Service) -> str:
     return str(service.replicas) if scaling is None else f"{scaling.least}..{service.replicas}"
 
 
+def _size(service: Service) -> str:
+    """Return the measured size of a service. If it was measured with another version, for example because the
+    alias has moved since, the text contains this version."""
+    size = service.size
+    if size is None or size.replicas != service.replicas:
+        return ""
+    if size.version == service.version:
+        return size_text(size)
+    again = f" (gridmill update service {service.name} --rate {service.rate:g})" if service.rate else ""
+    return f"{size_text(size)}; measured with {size.version}, and not with {service.version}{again}"
+
+
 def _last_change(report: ServiceReport | None) -> str:
     """Return the reason for the last change of the number of replicas by rate and latency."""
     if report is None or not report.scale_reason:
@@ -486,7 +498,7 @@ def _last_change(report: ServiceReport | None) -> str:
 
 
 def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
-    service, report, size = view.service, view.service.report, view.service.size
+    service, report = view.service, view.service.report
     return [
         ("url", view.url),
         ("version", service.version),
@@ -500,7 +512,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("version before", service.previous),
         ("replicas", f"{view.ready} of {_range(service)} ready"),
         ("last change", _last_change(report)),
-        ("size", size_text(size) if size is not None and size.replicas == service.replicas else ""),
+        ("size", _size(service)),
         ("GPU", claim_text(service.gpu_share) if service.gpu_share is not None else ""),
         ("GPU memory", _gpu_memory(report)),
         ("generation", service.generation),

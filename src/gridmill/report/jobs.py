@@ -285,7 +285,20 @@ def timeline_of(view: RunView) -> tuple[str, int]:
 
 def _bars(job: JobView, begin: float) -> list[TimelineBar]:
     attempts = [*(a for part in job.parts for a in part.attempts), *job.attempts][:200]
+    if not attempts:
+        return _own_bar(job, begin)
     return [*_waiting(job, begin), *(_attempt_bar(job, attempt, begin) for attempt in attempts)]
+
+
+def _own_bar(job: JobView, begin: float) -> list[TimelineBar]:
+    """Return the bar of a job that runs without attempts of its own, because it starts or updates a
+    service."""
+    started, took = job.job.started, seconds_of(job)
+    if started is None or took is None:
+        return []
+    note = shortened(f"{job.job.state}, {show_seconds(took)} {job.job.message}".strip(), 300)
+    begins = started - begin
+    return [TimelineBar(begins=begins, ends=begins + took, state=job.job.state.value, note=note)]
 
 
 def _waiting(job: JobView, begin: float) -> list[TimelineBar]:

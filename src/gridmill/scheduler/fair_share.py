@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any, NamedTuple, TypeAlias
 
-from gridmill.domain.amounts import show_bytes
+from gridmill.domain.amounts import Amounts, show_bytes
 from gridmill.domain.frozen import replace
 from gridmill.domain.project import Project
 from gridmill.scheduler.capacity_index import ProjectTotals
@@ -174,7 +174,7 @@ class QuotaLimit(NamedTuple):
         return f"{self.wanted} of {self.most}"
 
 
-def bounds(project: Project, tally: ProjectTotals, claim: QuotaClaim) -> Iterator[QuotaLimit]:
+def bounds(project: Project, tally: ProjectTotals, claim: QuotaClaim | Amounts) -> Iterator[QuotaLimit]:
     """Return the limits of the quota that a job with these amounts would exceed."""
     cpus, memory_bytes, gpus = claim.cpus, claim.memory_bytes, claim.gpus
     if project.cpus is not None and tally.cpus + cpus > project.cpus + _ROUNDING:

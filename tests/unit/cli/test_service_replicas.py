@@ -85,3 +85,18 @@ def test_a_plan_shows_a_size_only_if_it_is_known(memory_bytes, size):
         sizing=sizing,
     )
     assert _row(job)[5] == size
+
+
+def test_a_size_that_was_measured_with_another_version_names_it():
+    calibration = a_calibration()
+    size = size_for_rate(calibration, 2000.0, Amounts(cpus=8, memory_bytes=8 * GIB), "servers")
+    service = replace(a_service(), version="weather/lstm@3", size=size, rate=2000.0, replicas=size.replicas)
+    view = ServiceView(service=service, state=ServiceState.RUNNING, url=service.url)
+    output = StringIO()
+    Console(file=output, width=400).print(*describe_service(view))
+    assert "measured with weather/lstm@2, and not with weather/lstm@3" in output.getvalue()
+    assert "(gridmill update service rain --rate 2000)" in output.getvalue()
+    output = StringIO()
+    same = replace(view, service=replace(service, version="weather/lstm@2"))
+    Console(file=output, width=400).print(*describe_service(same))
+    assert "measured with" not in output.getvalue()

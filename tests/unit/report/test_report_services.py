@@ -3,9 +3,11 @@
 from tests.kit.report_views import a_job, a_run
 from tests.unit.report.test_report_page import words
 
+from gridmill.domain.frozen import replace
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.promotion import PROMOTION_EVENT, PromotionState
 from gridmill.domain.service import Service, ServiceState, ServiceView
+from gridmill.report.jobs import timeline_of
 from gridmill.report.render import render
 
 BOTH = "w/m@2 has rmse 0.4, w/m@1 has 0.5 on the same 500 rows"
@@ -40,3 +42,12 @@ def test_the_report_shows_the_services_of_the_run_with_their_states() -> None:
     told = words(render(a_run(a_job("check")), (), services=(view,)))
     assert "rain failing w/m@1, 10 % w/m@2 1 of 2 ready http://127.0.0.1:4000 no memory" in told
     assert "Aliases and services" not in words(render(a_run(a_job("check")), ()))
+
+
+def test_a_job_that_starts_a_service_has_a_bar_in_the_timeline() -> None:
+    job = a_job("rain")
+    served = replace(job, attempts=(), job=replace(job.job, started=2.0, ended=6.0, message="rain at :4000"))
+    assert timeline_of(a_run(replace(served, job=replace(served.job, started=None)))) == ("", 0)
+    page, left_out = timeline_of(a_run(served))
+    assert left_out == 0
+    assert "rain at :4000" in page

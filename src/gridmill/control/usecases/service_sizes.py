@@ -38,7 +38,9 @@ from gridmill.domain.service_size import (
     size_for_range,
     size_for_rate,
 )
-from gridmill.errors import ConflictError, InputError
+from gridmill.errors import CapacityError, ConflictError, InputError
+from gridmill.scheduler.capacity_index import ProjectTotals
+from gridmill.scheduler.fair_share import bounds
 from gridmill.scheduler.snapshot import Snapshot
 
 
@@ -151,13 +153,15 @@ class ServiceSizeUseCases(UseCases):
     def _give(self, transaction: Transaction, service: Service) -> None:
         """Give the running attempt of a service, and its next attempts, the CPUs and the memory of its size.
         The running attempt keeps what it has, because its old replicas use it until the update is in
-        effect."""
+        effect. Raises CapacityError if the quota of its project has no room for the growth."""
         job_run, attempt = job_run_of(transaction, service), live_attempt(transaction, service)
         if job_run is None or service.size is None:
             return
         needed = Amounts(
             cpus=service.size.cpus, memory_bytes=memory_needed(service, service.replicas, REPLICA_BYTES)
         )
+        if attempt is not None:
+            check_quota(self._ledger.snapshot, service, attempt, needed)
         job = replace(job_run.job, cpus=needed.cpus, memory_bytes=needed.memory_bytes)
         transaction.put(replace(job_run, job=job, sizing=replace(job_run.sizing, amounts=needed)))
         if attempt is None:
@@ -168,6 +172,27 @@ class ServiceSizeUseCases(UseCases):
             memory_bytes=max(needed.memory_bytes, attempt.given.memory_bytes),
         )
         transaction.put(replace(attempt, given=given, asked_cpus=max(needed.cpus, attempt.asked_cpus)))
+
+
+def check_quota(snapshot: Snapshot, service: Service, attempt: Attempt, needed: Amounts) -> None:
+    """Raise CapacityError if the running attempt of a service may not grow to the amounts `needed`, because
+    the live attempts of its project would then hold more than its quota."""
+    project = snapshot.projects.get(service.project)
+    more = Amounts(
+        cpus=max(0.0, needed.cpus - attempt.asked_cpus),
+        memory_bytes=max(0, needed.memory_bytes - attempt.given.memory_bytes),
+    )
+    if project is None or not (more.cpus or more.memory_bytes):
+        return
+    limits = bounds(project, snapshot.places.tallies.get(project.name, ProjectTotals()), more)
+    exceeded = ", ".join(f"{one.in_use}, and {one.wanted} more needed" for one in limits)
+    if exceeded:
+        raise CapacityError(
+            f"the quota of project {project.name!r} has no room for the new size of service "
+            f"{service.name!r}: {exceeded}",
+            hint="Choose a lower rate or fewer replicas, or change the quota: gridmill configure project "
+            f"{project.name} --cpus N --memory SIZE",
+        )
 
 
 def _room_in_pod(snapshot: Snapshot, attempt: Attempt) -> Amounts:

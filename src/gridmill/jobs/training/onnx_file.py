@@ -56,6 +56,8 @@ def read_onnx(path: Path) -> OnnxFile:
     inputs = tuple(map(_value, session.get_inputs()))
     if not inputs:
         raise _wrong(f"{path.name} has no inputs", "Export the model with its inputs.")
+    if not session.get_outputs():
+        raise _wrong(f"{path.name} has no outputs", "Export the model with its outputs.")
     for one in inputs:
         _check_input(path.name, one, alone=len(inputs) == 1)
     return OnnxFile(

@@ -199,6 +199,7 @@ IDENTITY = [helper.make_node("Identity", ["x"], ["y"])]
     [
         (b"no model", {}, "net.onnx is not an ONNX file"),
         (b"", {}, "net.onnx is not an ONNX file, or its graph is empty"),
+        (graph(IDENTITY, [("x", T.FLOAT, ["n", 1])], []), {}, "net.onnx has no outputs"),
         (weighted(rows=4), {}, "input 'x' of net.onnx takes exactly 4 rows"),
         (broken_external(), {}, r"the tensor 'w' of net.onnx is in another file \(net.onnx.data\)"),
         (
