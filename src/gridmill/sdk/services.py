@@ -51,7 +51,8 @@ class ServiceVerbs(Connected):
         resource = resource or (before.resource if before is not None else "")
         reference = model or (before.follows or before.version if before is not None else "")
         is_sized = before is not None and not before.is_meant_to_run and before.size is not None
-        if rate or least_replicas is not None:
+        trust = bool(settings.trust or (before is not None and before.settings.trust))
+        if reference and (rate or least_replicas is not None):
             self.plan_service(
                 reference,
                 rate=rate,
@@ -59,11 +60,11 @@ class ServiceVerbs(Connected):
                 least_replicas=least_replicas,
                 resource=resource,
                 name=name,
-                trust=bool(settings.trust),
+                trust=trust,
             )
         elif is_sized and not replicas:
             # the size that the service keeps follows from a measurement, also for another version
-            self.plan_service(reference, resource=resource, name=name)
+            self.plan_service(reference, resource=resource, name=name, trust=trust)
         return self.grid.start_service(
             name,
             model=model,
