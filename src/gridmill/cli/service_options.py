@@ -84,6 +84,7 @@ Shadow = Annotated[
 ShadowWeight = Annotated[
     float | None,
     typer.Option(
+        callback=finite,
         min=0.0,
         max=100.0,
         metavar="PERCENT",

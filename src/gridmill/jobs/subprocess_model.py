@@ -123,8 +123,8 @@ class CodePredictor:
         self._ask([str(source), str(result)])
         found = np.load(result)
         if found.ndim == 0 or len(found) != len(inputs):
-            answers = len(found) if found.ndim else 1
-            raise DataError(f"{self.card.predict} returned {answers} predictions for {len(inputs)} rows")
+            answers = f"{len(found)} predictions" if found.ndim else "None or a single number"
+            raise DataError(f"{self.card.predict} returned {answers} for {len(inputs)} rows")
         return shaped(found, self.card)
 
     def _ended(self, helper: ModelProcess) -> JobError:

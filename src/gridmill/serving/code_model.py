@@ -204,8 +204,8 @@ class CodeModel:
         self._limit_gpu_memory(process)
         self._limit_memory(process.memory_bytes)
         if found.ndim == 0 or len(found) != len(inputs):
-            answers = len(found) if found.ndim else 1
-            raise JobError(f"{self._card.predict} returned {answers} predictions for {len(inputs)} rows")
+            answers = f"{len(found)} predictions" if found.ndim else "None or a single number"
+            raise JobError(f"{self._card.predict} returned {answers} for {len(inputs)} rows")
         try:
             return shaped(found, self._card)
         except DataError as error:  # the code is wrong, not the rows of the request

@@ -54,6 +54,8 @@ def test_an_exception_of_the_code_leaves_its_process(model):
         model.predict(np.array([[-1.0, 0.0]]))
     with pytest.raises(JobError, match="99 predictions for 1 rows"):
         model.predict(np.array([[-6.0, 0.0]]))
+    with pytest.raises(JobError, match="returned None or a single number for 1 rows"):
+        model.predict(np.array([[-8.0, 0.0]]))
     with pytest.raises(JobError, match=r"own.py:predict: the model returned an array of shape \(1, 3\)"):
         model.predict(np.array([[-7.0, 0.0]]))
     assert model.predict(GOOD).tolist() == [21.0]

@@ -97,6 +97,13 @@ def resource_to_start(named: str, before: Service | None) -> str:
     return "" if named == default_name(JobKind.SERVICE) else named
 
 
+def version_before(before: Service | None, version: Artifact) -> str:
+    """Return the version to which a started service can return."""
+    if before is None:
+        return ""
+    return before.previous if before.version == version.id else before.version
+
+
 def with_size_before(service: Service, before: Service) -> Service:
     """Return a service that starts without a size of its own with the size that it had before. If the size
     follows from the rate alone, another version gets the replicas that the rate needs of it."""

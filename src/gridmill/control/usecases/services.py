@@ -33,6 +33,7 @@ from gridmill.control.usecases.service_checks import (
     check_settings_elsewhere,
     not_in_effect,
     resource_to_start,
+    version_before,
     with_size_before,
 )
 from gridmill.control.usecases.service_rental import lease_of_pod, rental_text
@@ -160,7 +161,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             model=chosen.reference,
             version=chosen.version.id,
             follows=chosen.follows,
-            previous=_before(before, chosen.version),
+            previous=version_before(before, chosen.version),
             generation=before.generation + 1 if before is not None else 1,
             replicas=replicas,
             rate=rate,
@@ -596,10 +597,3 @@ def _with_features(
     if is_new_version and why:
         raise InputError(f"{features.version} cannot be served: {why}", place="model")
     return with_definition(after, features.version, features.definition)
-
-
-def _before(before: Service | None, version: Artifact) -> str:
-    """Return the version to which a started service can return."""
-    if before is None:
-        return ""
-    return before.previous if before.version == version.id else before.version

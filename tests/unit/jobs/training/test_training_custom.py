@@ -206,7 +206,7 @@ def test_mistakes_of_a_function_are_said_without_a_traceback_of_ours(
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        ("5", r"returned 1 predictions for \d+ rows"),
+        ("5", r"returned None or a single number for \d+ rows"),
         ("inputs[:3, 0]", r"returned 3 predictions for \d+ rows"),
         ("inputs[:, :2]", r"returned an array of shape"),
         ("inputs[:, 0] * float('nan')", r"predicted no number for (\d+) of \1 rows of the validation split"),
