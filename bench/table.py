@@ -26,6 +26,7 @@ MODULES = {
     "serving": "bench.serving",
     "serving-once": "bench.serving_once",
     "service-starts": "bench.service_starts",
+    "arrow-batches": "bench.arrow_batches",
     "online": "bench.online",
     "sizing-settings": "bench.resized",
     "sizing-examples": "bench.sizing examples",
