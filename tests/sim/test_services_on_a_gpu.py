@@ -4,6 +4,7 @@ with what they save."""
 import pytest
 from test_races import service as cases_of
 from test_services import FOREVER, a_model
+from test_versions import alias
 
 from gridmill.control.usecases.service import Service as Cases
 from gridmill.domain.amounts import GIB, MIB, Amounts
@@ -151,6 +152,26 @@ def test_an_update_that_needs_more_gpu_memory_is_refused_and_another_one_is_limi
     assert grid.world.orders[view.service.reported_by].gpu_memory_bytes == 2 * GIB
     assert view.service.gpu_measured["w/m@3"].replica_bytes == 1200 * MIB
     assert view.service.gpu_claim == GpuClaim(shares=3, of=24, gpu=0)
+
+
+def test_a_followed_version_that_needs_more_gpu_memory_and_a_shadow_as_canary_are_refused(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    grid.world.gpu_needs = {"w/m@1": 1600 * MIB, "w/m@2": 4 * GIB}
+    started(grid, cases, "hail", "w/m@2")
+    cases.stop_service("hail")
+    assert grid.run_until(lambda: cases.service("hail").state is ServiceState.STOPPED, at_most_steps=2000)
+    cases.set_alias(alias("champion", 1))
+    started(grid, cases, "rain", "w/m@champion", replicas=4)
+    cases.set_alias(alias("champion", 2))
+    assert grid.run_until(lambda: cases.service("rain").service.refusal != "", at_most_steps=2000)
+    assert "has 10 GiB of GPU memory, and 4 replicas of w/m@2" in cases.service("rain").message
+    assert cases.service("rain").service.version == "w/m@1"
+    cases.update_service("rain", shadow="w/m@3")
+    running(grid, cases, "rain")
+    with pytest.raises(CapacityError, match="w/m@3 cannot be a canary"):
+        cases.promote_service("rain")
 
 
 def test_services_are_divided_among_two_gpus(both: tuple[Simulation, Cases]) -> None:

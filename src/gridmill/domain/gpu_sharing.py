@@ -155,10 +155,12 @@ def claim_after(claim: GpuClaim, measured: GpuMeasurement, replicas: int) -> Gpu
 
 def replica_limit(claim: GpuClaim, measured: GpuMeasurement | None, gpu_bytes: int, replicas: int) -> int:
     """Return the GPU memory in bytes that one replica of a service may use: by the measurement of its
-    version, or, without it, an equal part of the shares, with one more replica for an update."""
+    version, but together at most the memory of the shares. Without a measurement, it is an equal part of the
+    shares, with one more replica for an update."""
+    whole = claim.memory_bytes(gpu_bytes)
     if measured is not None:
-        return measured.limit_bytes
-    return claim.memory_bytes(gpu_bytes) // (replicas + 1)
+        return min(measured.limit_bytes, whole // replicas)
+    return whole // (replicas + 1)
 
 
 def check_update(

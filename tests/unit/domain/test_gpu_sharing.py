@@ -91,6 +91,7 @@ def test_a_replica_may_use_a_quarter_more_than_was_measured_or_its_part_of_the_s
     claim = GpuClaim(shares=6, of=24)
     assert replica_limit(claim, SMALL, 24 * GIB, 2) == 1000 * MIB
     assert replica_limit(claim, None, 24 * GIB, 2) == 2 * GIB
+    assert replica_limit(claim, measured(4 * GIB), 24 * GIB, 2) == 3 * GIB
 
 
 def test_a_measurement_with_a_smaller_batch_is_not_used() -> None:

@@ -18,6 +18,7 @@ from gridmill.control.steps.service_features import (
     why_other_requests,
     with_definition,
 )
+from gridmill.control.steps.service_gpus import check_gpu_memory
 from gridmill.control.steps.services import (
     add_event,
     changed_version,
@@ -44,7 +45,14 @@ from gridmill.domain.service_features import CHECK_SECONDS, FeatureDefinition
 from gridmill.domain.service_rollback import with_terms_before
 from gridmill.domain.service_succession import Succession
 from gridmill.domain.states import JobState, RunState
-from gridmill.errors import GridmillError, NotFoundError, StorageError, UnavailableError, explained
+from gridmill.errors import (
+    CapacityError,
+    GridmillError,
+    NotFoundError,
+    StorageError,
+    UnavailableError,
+    explained,
+)
 from gridmill.scheduler.outcomes import backoff_seconds
 
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 900.0
@@ -231,6 +239,10 @@ def _follow(
     outdated = outdated_pod(endings.channels, service, live_attempts(transaction, service))
     if outdated is not None and after.generation != service.generation:
         after = _refused(service, "", f"{service.follows} names another version: {explained(outdated)}")
+    try:
+        check_gpu_memory(endings.catalog, service, after)
+    except CapacityError as error:
+        after = _refused(service, "", f"{service.follows} names another version: {explained(error)}")
     if after is service:
         return
     after = with_terms_before(service, after)
