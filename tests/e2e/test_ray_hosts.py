@@ -4,8 +4,10 @@ The head sees a lost node after some 8 s (RAY_health_check_*); pods give up 7.5 
 head, half of the site's `patience`, and are taken for gone after all of it, 15 s.
 """
 
+import http.client
 import json
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -18,6 +20,7 @@ from gridmill.testing.hosts import Host, Network, why_no_hosts
 from tests.kit.machines import Machines, attempts, messages, state, two_hosts
 from tests.kit.ray import ENVIRONMENT, GIB, needs_ray
 from tests.kit.wrong_clock import HOW_TO_GET_IT, can_be_made, wrong_clock
+from tests.unit.jobs.training.test_imported import weighted
 
 PYTHON = json.dumps(sys.executable)  # as YAML has it
 pytestmark = [
@@ -465,3 +468,118 @@ jobs:
         assert 0.0 <= ended - started < SKEW / 2
         assert one["use"]["wall_seconds"] < SKEW / 2
         assert abs(ended - now) < SKEW / 2
+
+
+class Client(threading.Thread):
+    """Sends requests on one connection, and tries each failed request once more. `failed` has the requests
+    that failed twice, and `slowest_seconds` is the longest time of a request."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(daemon=True)
+        self._connection = http.client.HTTPConnection(host, port, timeout=60)
+        self._over = threading.Event()
+        self.answered, self.again, self.failed, self.slowest_seconds = 0, 0, list[object](), 0.0
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            begun = time.monotonic()
+            first = self._try()
+            if first != 200:
+                self.again += 1
+                second = self._try()
+                if second != 200:
+                    self.failed.append((first, second))
+            self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - begun)
+            self.answered += 1
+
+    def _try(self) -> object:
+        try:
+            self._connection.request("POST", "/predict", b'{"rows": [{"temp": 1, "wind": 2}]}')
+            answer = self._connection.getresponse()
+            answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            return error
+        return answer.status
+
+    def end(self) -> None:
+        self._over.set()
+        self.join(120)
+        self._connection.close()
+
+
+class Load:
+    """Eight clients of the service `rain`, for the time of the block."""
+
+    def __init__(self, lab: Lab, port: int) -> None:
+        self._lab = lab
+        self.clients = [Client(lab.alpha.address, port) for _ in range(8)]
+
+    def __enter__(self) -> "Load":
+        for one in self.clients:
+            one.start()
+        self.go_on()
+        return self
+
+    def go_on(self) -> None:
+        """Each client gets further answers."""
+        before = [one.answered for one in self.clients]
+        self._lab.wait(
+            lambda: all(one.answered > n + 50 for one, n in zip(self.clients, before, strict=True)),
+            "all clients get answers",
+        )
+
+    def __exit__(self, *_: object) -> None:
+        for one in self.clients:
+            one.end()
+
+    @property
+    def failed(self) -> list[object]:
+        return [failed for one in self.clients for failed in one.failed]
+
+    def summary(self) -> str:
+        answered, again = (sum(getattr(one, name) for one in self.clients) for name in ("answered", "again"))
+        slowest = max(one.slowest_seconds for one in self.clients)
+        return f"{answered} requests, {again} sent twice by a client, the slowest {slowest:.2f} s"
+
+
+def rain(lab: Lab) -> dict[str, Any]:
+    shown: dict[str, Any] = json.loads(lab.gridmill("show", "service", "rain", "--json"))
+    return shown
+
+
+def pods(lab: Lab) -> list[str]:
+    """The addresses of the pods of the service `rain` that are ready, in order."""
+    service = rain(lab)["service"]
+    reports = [service["report"], *(one["report"] for one in service["further_pods"])]
+    return sorted(one["host"] for one in reports if one is not None and one["state"] == "ready")
+
+
+@pytest.mark.long
+def test_a_service_on_two_hosts_loses_one_of_them_without_a_failed_request(lab: Lab) -> None:
+    """First all processes of the host are killed, and then it loses its power under the same load."""
+    model, signature = lab.shared / "net.onnx", lab.shared / "signature.yaml"
+    model.write_bytes(weighted())
+    signature.write_text("features: [temp, wind]\nlabel: rain\n")
+    lab.gridmill("import", "model", "rain", str(model), "--signature", str(signature))
+    words = ("--type", "service", "--site", "lab", "--cpus", "1", "--memory", "1GiB")
+    lab.gridmill("configure", "resource", "servers", *words)
+    start = ("--model", "rain/model", "--resource", "servers", "--host", "0.0.0.0", "--accept-open")
+    lab.gridmill("start", "service", "rain", *start, "--pods", "2")
+    both = sorted([lab.alpha.address, lab.beta.address])
+    assert pods(lab) == both
+    with Load(lab, rain(lab)["service"]["port"]) as load:
+        lab.beta.run("bash", "-c", "kill -KILL -1", check=False)
+        load.go_on()
+        lab.wait(lambda: pods(lab) == [lab.alpha.address], "the end of the pod is seen")
+        lab.join(lab.beta)
+        lab.both()
+        lab.wait(lambda: rain(lab)["state"] == "running" and pods(lab) == both, "another pod is ready")
+        load.go_on()
+        lab.beta.power_off()
+        load.go_on()
+    print(load.summary())
+    assert load.failed == [], load.summary()
+    lab.gridmill("stop", "service", "rain")
+    lab.beta.start()
+    lab.join(lab.beta)

@@ -42,6 +42,7 @@ from gridmill.cli.service_options import (
     MaxBatch,
     MaxBody,
     MaxWait,
+    Pods,
     QueueLimit,
     RequireKeys,
     Timeout,
@@ -267,6 +268,7 @@ def start(
     queue_limit: QueueLimit = None,
     max_body: MaxBody = None,
     trust: Trust = None,
+    pods: Pods = None,
     features: Features = None,
     wait: WaitForService = True,
     json: Json = False,
@@ -295,6 +297,7 @@ def start(
         queue_limit=queue_limit,
         max_body=max_body,
         trust=trust,
+        pods=pods,
         features=features,
     )
     if noun == Startable.SERVICE:

@@ -10,7 +10,7 @@ from gridmill.cli.parameters import finite
 from gridmill.domain.amounts import parse_bytes, parse_seconds, show_count, show_number
 from gridmill.domain.service import Service
 from gridmill.domain.service_features import FeatureSettings
-from gridmill.domain.service_settings import WRITTEN, ServiceSettings
+from gridmill.domain.service_settings import MOST_PODS, WRITTEN, ServiceSettings
 
 _SERVICE = "For a service: "
 
@@ -139,6 +139,16 @@ Timeout = Annotated[
 QueueLimit = Annotated[
     int | None,
     typer.Option(min=0, metavar="N", help=f"{_SERVICE}requests that may wait in a replica. Default: 256."),
+]
+Pods = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=MOST_PODS,
+        metavar="N",
+        help=f"{_SERVICE}on a Ray cluster, pods on as many nodes, each with all replicas. Default: 1.",
+        show_default=False,
+    ),
 ]
 Trust = Annotated[
     bool | None,

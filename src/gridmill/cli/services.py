@@ -27,6 +27,7 @@ from gridmill.cli.service_options import (
     MaxBatch,
     MaxBody,
     MaxWait,
+    Pods,
     QueueLimit,
     RequireKeys,
     Shadow,
@@ -47,7 +48,7 @@ from gridmill.domain.gpu_sharing import claim_text
 from gridmill.domain.naming import LAST_PORT
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.promotion import Promotion
-from gridmill.domain.service import Service, ServiceState, ServiceView
+from gridmill.domain.service import Service, ServiceState, ServiceView, ready_replicas
 from gridmill.domain.service_features import FeatureDefinition, ViewReport
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
 from gridmill.domain.service_size import ServicePlan, ServiceSize, show_latency
@@ -270,6 +271,7 @@ def update(
     queue_limit: QueueLimit = None,
     max_body: MaxBody = None,
     trust: Trust = None,
+    pods: Pods = None,
     features: Features = None,
     expected: Annotated[
         int | None,
@@ -305,6 +307,7 @@ def update(
         queue_limit=queue_limit,
         max_body=max_body,
         trust=trust,
+        pods=pods,
         features=features,
     )
     is_changed = any((model, port, canary, rate, shadow, replicas, settings != NO_SETTINGS))
@@ -443,7 +446,7 @@ def service_row(view: ServiceView) -> tuple[object, ...]:
         view.state,
         service.version,
         service.follows.partition("@")[2],
-        f"{view.ready} of {_range(service)}",
+        f"{view.ready} of {_range(service, service.pods)}",
         view.url,
         moment(view.since),
         view.message,
@@ -468,14 +471,30 @@ def describe_service(view: ServiceView) -> Iterator[RenderableType]:
     if report is not None and view.since is not None and report.views:
         head_of_views = ("view", "version", "behind", "checked", "why")
         yield table(*head_of_views, rows=[_view_row(one) for one in report.views])
+    if view.service.further_pods and view.service.is_meant_to_run:
+        yield table("pod", "state", "replicas", "address", rows=_pod_rows(view.service))
     if report is not None and view.since is not None and report.replicas:
         head_of_replicas = ("replica", "state", "pid", "version", "since", "restarts", "last failure")
         yield table(*head_of_replicas, rows=[_replica_row(one) for one in report.replicas])
 
 
-def _range(service: Service) -> str:
-    scaling = service.scaling
-    return str(service.replicas) if scaling is None else f"{scaling.least}..{service.replicas}"
+def _pod_rows(service: Service) -> Sequence[tuple[object, ...]]:
+    """Return the table cells of the pods of a service that runs in several pods."""
+    reports = [(service.serving_job, service.report, False)]
+    reports += [(one.job, one.report, one.leaving is not None) for one in service.further_pods]
+    return [
+        (job, "leaving", "", report.address)
+        if leaves and report is not None
+        else (job, report.state, f"{ready_replicas(report)} of {_range(service)}", report.address)
+        if report is not None
+        else (job, "starting", "", "")
+        for job, report, leaves in sorted(reports, key=lambda one: one[0])
+    ]
+
+
+def _range(service: Service, pods: int = 1) -> str:
+    most, scaling = service.replicas * pods, service.scaling
+    return str(most) if scaling is None else f"{scaling.least * pods}..{most}"
 
 
 def _size(service: Service) -> str:
@@ -510,7 +529,8 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("canary", f"{service.canary} gets {service.canary_percent:g} %" if service.canary else ""),
         *shadow_facts(service),
         ("version before", service.previous),
-        ("replicas", f"{view.ready} of {_range(service)} ready"),
+        ("replicas", f"{view.ready} of {_range(service, service.pods)} ready"),
+        ("pods", f"{service.ready_pods} of {service.pods} ready" if service.pods > 1 and view.ready else ""),
         ("last change", _last_change(report)),
         ("size", _size(service)),
         ("GPU", claim_text(service.gpu_share) if service.gpu_share is not None else ""),

@@ -20,6 +20,7 @@ from gridmill.control.ticks.receive import receive
 from gridmill.control.ticks.rent import rent, show_heartbeat
 from gridmill.control.ticks.schedules import keep_schedules
 from gridmill.control.ticks.service_jobs import keep_service_jobs
+from gridmill.control.ticks.service_pods import keep_pods
 from gridmill.control.ticks.service_routes import keep_routes
 from gridmill.control.ticks.services import keep_services
 from gridmill.control.ticks.successors import keep_successors
@@ -103,6 +104,7 @@ class ControlNode:
                     reconsider_sites(control.job_moves),
                 )
                 until_due = min(until_due, keep_successors(control.endings, control.sites, now))
+                until_due = min(until_due, keep_pods(control.endings, now))
                 keep_routes(control.endings, control.sites, now)
                 check_budgets(starting, control.rentals)
                 wanted = dispatch(control)

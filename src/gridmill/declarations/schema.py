@@ -61,6 +61,7 @@ NOT_WRITTEN: Mapping[type, set[str]] = {
         "canary_bytes",
         "shadow_bytes",
         "gpus",
+        "node",
         "calibrates",
         "machine",
     },

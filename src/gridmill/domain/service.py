@@ -19,6 +19,7 @@ from gridmill.domain.resource import default_name
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.service_features import FeatureDefinition, FeatureSettings, view_bytes
 from gridmill.domain.service_keys import ServiceKey, key_lines
+from gridmill.domain.service_pods import FurtherPod, job_of_pod
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, with_settings
 from gridmill.domain.service_size import ServiceSize, memory_for
 from gridmill.domain.service_spec import DRAIN_SECONDS, ServiceSpec
@@ -40,8 +41,9 @@ from gridmill.errors import InputError
 
 JOB = "serve"
 """The name of the job in the run of a service that runs its replicas."""
-SECOND_JOB = "serve-2"
-"""The name of the job that takes turns with JOB when the replicas move to another machine."""
+SECOND_JOB = job_of_pod(JOB, 2)
+"""The name of the job that takes turns with JOB when the replicas move to another machine, and of the second
+pod of a service that runs in several pods."""
 ROUTE = "route"
 """The name of the job in the run of a service that runs its router, if its replicas run at another site."""
 CALIBRATION_NAME = "service-calibration"
@@ -76,16 +78,18 @@ class ServiceState(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRoute:
     """The router of a service whose replicas run at `site`. The router runs at the site `local`, and listens
-    at the address of the service. `upstream` is how it connects to the replicas. `generation` increases with
-    each change of the upstream. `report` is the last report of the router, which belongs to the attempt
-    `reported_by`. `problem` is the reason why an update cannot be transferred to the site; empty if there is
-    none. `most_open` is the largest number of connections of the router to the site."""
+    at the address of the service. `upstream` is how it connects to the replicas, and `further_upstreams` how
+    it connects to those in further pods. `generation` increases with each change of the upstreams. `report`
+    is the last report of the router, which belongs to the attempt `reported_by`. `problem` is the reason why
+    an update cannot be transferred to the site; empty if there is none. `most_open` is the largest number of
+    connections of the router to the site."""
 
     site: str
     upstream: Upstream = NO_UPSTREAM
     generation: int = 1
     problem: str = ""
     most_open: int = MOST_OPEN
+    further_upstreams: tuple[Upstream, ...] = ()
     report: ServiceReport | None = None
     reported_by: str = ""
 
@@ -161,10 +165,11 @@ class Service:
 
     `terms_before` are the settings and the size to which `rollback` returns if the newest update does not
     take effect. `drifting` are the versions whose requests drift. `report` is the last report of the process
-    of the service, which belongs to the attempt `reported_by`.
-    `route` is the router if the replicas run at another site; None if they run at the site `local` and accept
-    connections at the address of the service themselves. `serving_job` is the job of the run whose replicas
-    get the requests. `succession` is the change to another rented machine. Times are Unix times in seconds.
+    of the service, which belongs to the attempt `reported_by`. `route` is the router if the replicas run at
+    another site; None if they run at the site `local` and accept connections at the address of the service
+    themselves. `serving_job` is the job of the run whose replicas get the requests. The `further_pods` get
+    requests too. If the pod of the `serving_job` ends, a ready one of the further pods takes its place.
+    `succession` is the change to another rented machine. Times are Unix times in seconds.
     """
 
     name: str
@@ -204,6 +209,7 @@ class Service:
     gpu_measured: Mapping[str, GpuMeasurement] = field(default_factory=dict)
     route: ServiceRoute | None = None
     serving_job: str = JOB
+    further_pods: tuple[FurtherPod, ...] = ()
     succession: Succession = NO_SUCCESSION
     features: Mapping[str, FeatureDefinition] = field(default_factory=dict)
     features_before: tuple[FeatureDefinition, ...] = ()
@@ -260,9 +266,20 @@ class Service:
         return tuple(one for number, one in enumerate(used) if one not in used[:number])
 
     @property
+    def pods(self) -> int:
+        """The number of pods in which the service runs when all its pods are ready."""
+        return self.settings.pods or 1
+
+    @property
+    def ready_pods(self) -> int:
+        """The number of ready pods, if the pod of the `serving_job` is ready."""
+        return 1 + sum(one.is_ready(self.generation) for one in self.further_pods)
+
+    @property
     def is_in_effect(self) -> bool:
-        """Whether all replicas serve the newest version."""
-        return self.report is not None and self.report.generation >= self.generation
+        """Whether all replicas serve the newest version. A pod that has ended gets it with its next start."""
+        further = (one.report for one in self.further_pods if one.leaving is None and one.report)
+        return all(one is not None and one.generation >= self.generation for one in (self.report, *further))
 
     @property
     def versions(self) -> tuple[str, ...]:
@@ -278,7 +295,8 @@ class Service:
 
     @property
     def _replicas(self) -> tuple[Any, ...]:
-        return self.report.replicas if self.report is not None and self.is_meant_to_run else ()
+        reports = (self.report, *(one.report for one in self.further_pods)) if self.is_meant_to_run else ()
+        return tuple(replica for one in reports if one is not None for replica in one.replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,7 +405,8 @@ def order_of(service: Service, folder: str, log_folder: str, canary_folder: str 
     """Return the order for the process of a service. `folder` and `canary_folder` are the absolute paths of
     the files of its versions, and `log_folder` that of the request log. The memory of the replicas is limited
     if it was measured for this version."""
-    size, scaling = service.size, service.scaling
+    size, scaling, rate = service.size, service.scaling, service.rate / service.pods
+    replicas = service.replicas if scaling is None else first_replicas(rate, scaling)
     # a replica with a canary needs more memory than a replica with the measured version alone
     is_measured = size is not None and size.version == service.version and not service.canary
     order = ServiceOrder(
@@ -395,7 +414,7 @@ def order_of(service: Service, folder: str, log_folder: str, canary_folder: str 
         versions=_served_versions(service, folder, canary_folder),
         generation=service.generation,
         port=service.port,
-        replicas=service.replicas if scaling is None else first_replicas(service.rate, scaling),
+        replicas=replicas,
         drain_seconds=DRAIN_SECONDS,
         memory_bytes=size.replica_bytes if size is not None and is_measured else None,
         scaling=scaling,
@@ -436,6 +455,7 @@ def route_order_of(service: Service, route: ServiceRoute) -> ServiceOrder:
         key_file=settings.key_file or "",
         drain_seconds=DRAIN_SECONDS,
         upstream=route.upstream,
+        further_upstreams=route.further_upstreams,
         most_open=route.most_open,
     )
 
@@ -471,6 +491,12 @@ def state_of(
         return ServiceState.STARTING
     if report.generation < service.generation or report.state is ProcessState.UPDATING:
         return ServiceState.UPDATING
+    if any(
+        one.report is not None and one.report.state is ProcessState.FAILED for one in service.further_pods
+    ):
+        return ServiceState.FAILING
+    if service.route is not None and service.ready_pods < service.pods:
+        return ServiceState.UPDATING
     return ServiceState.STOPPING if report.state is ProcessState.DRAINING else ServiceState.RUNNING
 
 
@@ -485,6 +511,23 @@ def ready_replicas(report: ServiceReport | None) -> int:
     """Return the number of replicas that are ready."""
     replicas = report.replicas if report is not None else ()
     return sum(replica.state is ReplicaState.READY for replica in replicas)
+
+
+def further_replicas(service: Service) -> int:
+    """Return the number of replicas in further pods that are ready."""
+    pods = service.further_pods if service.is_meant_to_run else ()
+    return sum(ready_replicas(one.report) for one in pods if one.leaving is None)
+
+
+def pods_message(service: Service) -> str:
+    """Return the number of ready pods as a sentence, if not all of them are ready; otherwise an empty
+    text."""
+    wanted, ready = service.pods, service.ready_pods
+    if service.route is None or ready >= wanted or not service.is_in_effect:
+        return ""
+    absent = wanted - 1 - len([one for one in service.further_pods if one.leaving is None])
+    waits = f"; no further node of site {service.site} has room for a pod" if absent else ""
+    return f"{ready} of {wanted} pods are ready{waits}"
 
 
 def has_own_code(version: Artifact) -> bool:

@@ -10,6 +10,8 @@ from gridmill.domain.serving import RequestLog, ServiceOrder
 from gridmill.errors import InputError
 
 DEFAULT_HOST = "127.0.0.1"
+MOST_PODS = 32
+"""The largest number of pods of a service."""
 LOG_FILE_BYTES = 16 * 1024**2
 LOG_FILES = 16
 """The number of files that each replica keeps of its request log, and of its logged rows. With
@@ -42,6 +44,9 @@ class ServiceSettings:
     while a batch is computed. A request that is not answered within `timeout_seconds` (default: 10) fails. A
     body has at most `max_body_bytes` bytes (default: 16 MiB).
 
+    If the site of the service is a Ray cluster, the service runs in `pods` pods (default: 1), each on a node
+    of its own with all replicas of the service.
+
     With `trust`, the service may run the code of a version that predicts with its own code.
     `features` are the settings of the contextual features that the service computes.
     """
@@ -61,6 +66,7 @@ class ServiceSettings:
     queue_limit: int | None = None
     max_body_bytes: int | None = None
     trust: bool | None = None
+    pods: int | None = None
     features: FeatureSettings | None = None
 
     @property
@@ -117,6 +123,7 @@ def check_settings(settings: ServiceSettings) -> None:
     _check_range("max_wait_seconds", settings.max_wait_seconds, 0.0, 10.0)
     _check_range("timeout_seconds", settings.timeout_seconds, 0.01, 3600.0)
     _check_range("max_body_bytes", settings.max_body_bytes, 1024, 1024**3)
+    _check_range("pods", settings.pods, 1, MOST_PODS)
     if settings.features is not None:
         check_features(settings.features)
     _check_not_open(settings)

@@ -30,6 +30,8 @@ class ServiceSpec:
     more; `shadow_bytes` is the memory of the process of its shadow. On a GPU that services share, the attempt
     gets `gpus` shares (None: the GPUs of the resource). The record of the service has everything that an
     update can change. With `routes`, the job runs the router of a service whose replicas run at another site.
+    `node` is the only node on which the job runs, because another node has another pod of the service; empty
+    if the job may run on each node.
 
     If `calibrates` is set, the job measures a replica of this version of a model on a machine of the type
     `machine`, and ends; `name` then belongs to no service.
@@ -47,6 +49,7 @@ class ServiceSpec:
     canary_bytes: int = 0
     shadow_bytes: int = 0
     gpus: int | None = None
+    node: str = ""
     calibrates: str = ""
     machine: str = ""
 

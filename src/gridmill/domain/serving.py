@@ -158,10 +158,10 @@ class ServiceOrder:
     If `socket` is set, the service listens at this path of a Unix socket instead of `host` and `port`.
 
     Router: if `upstream` is set, the processes load no versions. They pass requests on to the replicas at
-    `upstream`, hold a request for at most `hold_seconds` while no replica can be reached, and keep at most
-    `hold_bytes` of held requests in memory. A router has at most `most_open` connections to replicas; if more
-    clients send requests at the same time, they take turns. A changed `upstream` or `most_open` takes effect
-    without new processes.
+    `upstream` and at the `further_upstreams` in turn, leave out those that cannot be reached, hold a request
+    for at most `hold_seconds` while no replica can be reached, and keep at most `hold_bytes` of held requests
+    in memory. A router has at most `most_open` connections to replicas; if more clients send requests at the
+    same time, they take turns. A changed way to replicas or `most_open` takes effect without new processes.
 
     Computation: each of the `replicas` is a process that has loaded all versions, and computes with `threads`
     threads. One batch has at most `max_batch` rows from at most `max_concurrent` requests. While a batch is
@@ -213,6 +213,7 @@ class ServiceOrder:
     calibrates: bool = False
     socket: str = ""
     upstream: Upstream | None = None
+    further_upstreams: tuple[Upstream, ...] = ()
     most_open: int = MOST_OPEN
     hold_seconds: float = 10.0
     hold_bytes: int = 64 * MIB
@@ -229,6 +230,11 @@ class ServiceOrder:
         if shadow is not None:
             shadow = replace(shadow, version=shadow.version.changed(change))
         return replace(self, versions=tuple(one.changed(change) for one in self.versions), shadow=shadow)
+
+    @property
+    def upstreams(self) -> tuple[Upstream, ...]:
+        """All ways to the replicas; empty if the processes are no router."""
+        return () if self.upstream is None else (self.upstream, *self.further_upstreams)
 
 
 class ServiceState(StrEnum):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gridmill.domain.amounts import GIB, MIB, Amounts, show_bytes, show_count
 from gridmill.domain.frozen import replace
-from gridmill.domain.job import Job
+from gridmill.domain.job import Job, JobKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.resource import JOB_CPUS, Resource, asks_for_need
 from gridmill.domain.site import ELSEWHERE, LOCAL, Node, Site, SiteKind
@@ -164,9 +164,11 @@ def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusa
             f"resource {resource.name!r} is for {resource.type} jobs, this is a {demand.kind} job",
             f"Use a resource of type {demand.kind}, or leave out `resource` to use the default.",
         )
-    if demand.node and (resource.site, demand.node) not in snapshot.places.capacities:
+    # a service whose node has left waits until another node is chosen for it
+    is_bound = demand.node and demand.kind is not JobKind.SERVICE
+    if is_bound and (resource.site, demand.node) not in snapshot.places.capacities:
         return RefusalReason(f"node {demand.node} has left site {resource.site}", "See `gridmill nodes`.")
-    if demand.node:
+    if is_bound:
         capacity = snapshot.places.capacities[(resource.site, demand.node)]
         if not Amounts(memory_bytes=demand.memory_bytes, gpus=demand.gpus, cpus=demand.cpus).fits_in(
             capacity

@@ -59,7 +59,7 @@ class Demand(NamedTuple):
 def demand_of(job_run: JobRun) -> Demand:
     """Return the demand of a job, which determines the class of the job."""
     amounts, job = job_run.sizing.amounts, job_run.job
-    part = job_run.part
+    part, service = job_run.part, job.service
     return Demand(
         amounts.memory_bytes,
         amounts.gpus,
@@ -67,7 +67,7 @@ def demand_of(job_run: JobRun) -> Demand:
         job_run.priority,
         job.kind,
         alone=part is not None and not part.node,
-        node=part.node if part is not None else "",
+        node=part.node if part is not None else service.node if service is not None else "",
         workers=job.gang or 1,
         project=job_run.project,
     )

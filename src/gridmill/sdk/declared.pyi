@@ -466,6 +466,7 @@ class ServiceSpec(gridmill.domain.service_spec.ServiceSpec, metaclass=Declaring)
         queue_limit: int | None = ...,
         max_body: Size | None = ...,
         trust: bool | None = ...,
+        pods: int | None = ...,
         features: gridmill.domain.service_features.FeatureSettings | Given | None = ...,
     ) -> None: ...
 

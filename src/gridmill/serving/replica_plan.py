@@ -71,6 +71,7 @@ def _of_replica(order: ServiceOrder) -> ServiceOrder:
         replicas=0,
         scaling=None,
         upstream=None,
+        further_upstreams=(),
         most_open=0,
         api_keys=None if order.api_keys is None else (),
     )

@@ -31,6 +31,7 @@ from gridmill.process_memory import share_memory_areas
 from gridmill.serving.parent_process import end_with_parent, write_beat
 from gridmill.serving.routing import ClientConnection, Replicas, Router
 from gridmill.serving.service_files import OrderFile
+from gridmill.serving.spread_link import SpreadLink
 from gridmill.serving.tls import TlsContext
 
 _LOG = logging.getLogger(__name__)
@@ -41,20 +42,19 @@ _IDLE_SECONDS = 1.0
 _RESERVED_FILES = 256
 
 
-def link_to(upstream: Upstream) -> ServiceLink:
-    """Return the link to the replicas. Raises NotFoundError for an unknown kind of link."""
-    make = find("service_links", upstream.link)
-    link: ServiceLink = make(upstream)
-    return link
+def link_to(upstreams: Sequence[Upstream]) -> ServiceLink:
+    """Return the link to the replicas, which are in several pods if there are several upstreams. Raises
+    NotFoundError for an unknown kind of link."""
+    links: list[ServiceLink] = [find("service_links", one.link)(one) for one in upstreams]
+    return links[0] if len(links) == 1 else SpreadLink(links)
 
 
 async def route(order: ServiceOrder, listener: socket.socket, folder: Path, beats: int) -> None:
     """Pass requests on until the process gets SIGTERM, and then drain."""
-    assert order.upstream is not None
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, lambda: None)
-    replicas = Replicas(link_to(order.upstream))
+    replicas = Replicas(link_to(order.upstreams))
     router = Router(
         replicas,
         hold_seconds=order.hold_seconds,
@@ -66,7 +66,7 @@ async def route(order: ServiceOrder, listener: socket.socket, folder: Path, beat
     server = await loop.create_server(
         lambda: ClientConnection(router), sock=listener, ssl=tls.context, backlog=4_096
     )
-    watched = _Watched(folder, order.upstream)
+    watched = _Watched(folder, order.upstreams)
     while not stop.is_set():
         watched.look(replicas, router)
         router.release_idle()
@@ -81,22 +81,22 @@ async def route(order: ServiceOrder, listener: socket.socket, folder: Path, beat
 
 
 class _Watched:
-    """The upstream in the order of the service, which may change while the router runs."""
+    """The upstreams in the order of the service, which may change while the router runs."""
 
-    def __init__(self, folder: Path, upstream: Upstream) -> None:
-        self._file, self._upstream = OrderFile(folder), upstream
+    def __init__(self, folder: Path, upstreams: Sequence[Upstream]) -> None:
+        self._file, self._upstreams = OrderFile(folder), upstreams
         self._problem = ""
 
     def look(self, replicas: Replicas, router: Router) -> None:
-        """Use the upstream and the number of connections of the order if they have changed."""
+        """Use the upstreams and the number of connections of the order if they have changed."""
         try:
             order = self._file.changed()
             if order is not None:
                 router.limit_open(order.most_open)
-            upstream = order.upstream if order is not None else None
-            if upstream is not None and upstream != self._upstream:
-                replicas.change(link_to(upstream))
-                self._upstream = upstream
+            upstreams = order.upstreams if order is not None else ()
+            if upstreams and upstreams != self._upstreams:
+                replicas.change(link_to(upstreams))
+                self._upstreams = upstreams
         except GridmillError as error:
             _LOG.warning("the order is not used: %s", explained(error))
         if replicas.problem != self._problem:

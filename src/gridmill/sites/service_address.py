@@ -1,10 +1,22 @@
 """The link of a service whose replicas have an address that this machine can reach."""
 
 import asyncio
+import socket
 
 from gridmill.domain.serving import Upstream
 from gridmill.errors import UnavailableError
 from gridmill.ports.service_link import OpenedConnection, ServiceLink
+
+UNANSWERED_SECONDS = 5
+"""A connection ends if the other machine does not confirm what was sent, or a probe, for this number of
+seconds. A node without power ends no connection, and the router sends a request to another replica only after
+the end."""
+_PROBES = {
+    "TCP_KEEPIDLE": 2,
+    "TCP_KEEPINTVL": 1,
+    "TCP_KEEPCNT": UNANSWERED_SECONDS - 2,
+    "TCP_USER_TIMEOUT": UNANSWERED_SECONDS * 1000,
+}
 
 
 class AddressLink:
@@ -18,10 +30,18 @@ class AddressLink:
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_connection(asyncio.Protocol, self._host, self._port)
         transport.pause_reading()
+        _end_when_unanswered(transport.get_extra_info("socket"))
         return OpenedConnection(transport=transport)
 
     def close(self) -> None:
         """See ServiceLink. The link has no tunnel."""
+
+
+def _end_when_unanswered(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PROBES.items():
+        if hasattr(socket, name):  # macOS lacks some of them
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class AbsentLink:

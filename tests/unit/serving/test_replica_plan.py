@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridmill.domain.serving import ReplicaState, ServedVersion, ServiceOrder
+from gridmill.domain.serving import ReplicaState, ServedVersion, ServiceOrder, Upstream
 from gridmill.serving.replica_plan import (
     Drain,
     Kill,
@@ -15,6 +15,7 @@ from gridmill.serving.replica_plan import (
     decide_order,
     decide_replicas,
     pause_seconds,
+    same_replica,
 )
 
 ORDER = ServiceOrder(
@@ -156,3 +157,10 @@ def test_the_replicas_reach_the_order(states, wanted):
             elif action.number in replicas:
                 replicas[action.number] = replace(replicas[action.number], state=DRAINING)
     assert [(one.state, one.order.max_batch) for one in replicas.values()] == [(READY, 7)] * wanted
+
+
+def test_a_router_is_not_replaced_when_the_ways_to_its_replicas_change():
+    way = Upstream(link="tcp", attempt_id="a")
+    router = replace(ORDER, upstream=way)
+    assert same_replica(router, replace(router, upstream=replace(way, attempt_id="b")))
+    assert same_replica(router, replace(router, further_upstreams=(way,)))

@@ -173,9 +173,10 @@ def live_attempts(transaction: Transaction, service: Service) -> tuple[Attempt |
 
 
 def _replica_attempts(transaction: Transaction, service: Service) -> tuple[Attempt | None, ...]:
-    """Return the attempts of the replicas, also of those that start on another machine."""
+    """Return the attempts of the replicas, also of those in further pods and on another machine."""
     successor = service.succession.successor
-    jobs = (service.serving_job, *((successor.job,) if successor is not None else ()))
+    further = tuple(one.job for one in service.further_pods)
+    jobs = (service.serving_job, *((successor.job,) if successor is not None else ()), *further)
     return tuple(live_attempt(transaction, service, job) for job in jobs)
 
 
@@ -252,6 +253,12 @@ def live_attempt(transaction: Transaction, service: Service, job: str = "") -> A
     return transaction.get(Attempt, job_run.attempt_id or "") if job_run is not None else None
 
 
+def further_jobs(ledger: Ledger, service: Service) -> tuple[JobRun | None, ...]:
+    """Return the jobs of the further pods of a service from the store."""
+    names = (f"{service.run_id}/{one.job}" for one in service.further_pods)
+    return tuple(ledger.read(JobRun, name) for name in names)
+
+
 def note_report(transaction: Transaction, job_run: JobRun | None, event: PodEvent) -> None:
     """Record the report of the process of a service. The port of the first report stays the port of the
     service. A report that cannot be read is ignored."""
@@ -307,7 +314,20 @@ def _with_warm_up(
 def _note_other(
     transaction: Transaction, service: Service, job: str, report: ServiceReport, attempt_id: str
 ) -> None:
-    """Record the report of replicas that get no requests yet. Replicas that were replaced are ignored."""
+    """Record the report of replicas in a further pod, or of replicas that get no requests yet. Replicas that
+    were replaced are ignored."""
+    if any(one.job == job for one in service.further_pods):
+        noted = tuple(
+            replace(one, report=report, reported_by=attempt_id) if one.job == job else one
+            for one in service.further_pods
+        )
+        after = replace(service, further_pods=noted)
+        before = next(one.report for one in service.further_pods if one.job == job)
+        if report.problem and report.problem != (before.problem if before is not None else ""):
+            add_event(transaction, after, ServiceState.FAILING, report.problem)
+        is_done = after.is_in_effect and after.features_before
+        transaction.put(replace(after, features_before=()) if is_done else after)
+        return
     successor = service.succession.successor
     if successor is not None and successor.job == job:
         successor = replace(successor, report=report, reported_by=attempt_id)

@@ -14,6 +14,7 @@ from gridmill.control.steps.services import (
     send_route_order,
 )
 from gridmill.domain.frozen import replace
+from gridmill.domain.run import Attempt
 from gridmill.domain.service import ROUTE, Service, ServiceRoute, ServiceState
 from gridmill.domain.serving import LEAST_OPEN, MOST_OPEN, Upstream
 from gridmill.domain.states import FINISHED_JOBS, RunState
@@ -49,10 +50,9 @@ def _keep(
     attempt, port = live_attempt(transaction, service), sites.get(service.site)
     if attempt is None or not isinstance(port, ServingSite):
         return
-    address = replica_address(service.report, service.reported_by, attempt)
-    upstream = port.upstream(attempt.pod_id, attempt.id, address)
+    ways = _ways(transaction, port, service, attempt)
     problem = endings.problems.lasting.get(f"data at {service.site} {attempt.id}", "")
-    after = decide_problem(decide_route(service, upstream, routers), problem)
+    after = decide_problem(decide_route(service, ways, routers), problem)
     if after is not service:
         transaction.put(after)
     if after.route is not None and service.route is not None:
@@ -60,6 +60,20 @@ def _keep(
             send_route_order(endings.channels, transaction, after)
         if problem and problem != service.route.problem:
             add_event(transaction, after, ServiceState.FAILING, problem)
+
+
+def _ways(
+    transaction: Transaction, port: ServingSite, service: Service, attempt: Attempt
+) -> tuple[Upstream, ...]:
+    """Return the ways to the replicas of a service in all its pods that get requests."""
+    address = replica_address(service.report, service.reported_by, attempt)
+    found = [port.upstream(attempt.pod_id, attempt.id, address)]
+    for one in service.further_pods:
+        other = live_attempt(transaction, service, one.job) if one.leaving is None else None
+        if other is not None:
+            address = replica_address(one.report, one.reported_by, other)
+            found.append(port.upstream(other.pod_id, other.id, address))
+    return tuple(one for one in found if one is not None)
 
 
 def _stop_rest(endings: Endings, transaction: Transaction, service: Service) -> None:
@@ -77,15 +91,17 @@ def _stop_rest(endings: Endings, transaction: Transaction, service: Service) -> 
             stop_run(endings.ledger, endings.channels, endings.candidates, transaction, run, one.job.name)
 
 
-def decide_route(service: Service, upstream: Upstream | None, routers: int = 1) -> Service:
-    """Decide the record of a service whose replicas can be reached in this way now. While this is not known,
-    the router keeps the way that it has, and holds requests. All `routers` of the site share its
+def decide_route(service: Service, upstreams: tuple[Upstream, ...], routers: int = 1) -> Service:
+    """Decide the record of a service whose replicas can be reached in these ways now. While no way is known,
+    the router keeps the ways that it has, and holds requests. All `routers` of the site share its
     connections."""
     route = service.route
     if route is None:
         return service
     most_open = max(LEAST_OPEN, MOST_OPEN // max(1, routers))
-    wanted = replace(route, upstream=upstream or route.upstream, most_open=most_open)
+    wanted = replace(route, most_open=most_open)
+    if upstreams:
+        wanted = replace(wanted, upstream=upstreams[0], further_upstreams=upstreams[1:])
     return service if wanted == route else _with_route(service, wanted)
 
 

@@ -152,6 +152,7 @@ def _start_again(creation: RunCreation, transaction: Transaction, service: Servi
         started=transaction.now,
         retry_at=None,
         serving_job=JOB,
+        further_pods=(),
         succession=Succession(warm_up=service.succession.warm_up),
         report=None,
         reported_by="",

@@ -1,7 +1,9 @@
 """This module has the checks that the use cases of services share, and the version that a service is to
 serve."""
 
+from gridmill.control.steps.service_features import why_other_requests, with_definition
 from gridmill.control.usecases.service_rental import check_limit
+from gridmill.domain.amounts import show_count
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import JobKind
@@ -11,7 +13,7 @@ from gridmill.domain.service import Service, why_not_served
 from gridmill.domain.service_features import FeatureDefinition
 from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.service_size import MOST_REPLICAS
-from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.site import MOST_NODES, Site, SiteKind
 from gridmill.errors import ConflictError, InputError
 
 
@@ -170,8 +172,43 @@ def check_settings_elsewhere(service: Service, site: Site | None) -> None:
         )
 
 
+def check_pods(service: Service, site: Site | None) -> None:
+    """Raise InputError if a service cannot run in its number of pods at its site. `site` is None for the site
+    `local`."""
+    if service.pods == 1:
+        return
+    if site is None or site.kind is not SiteKind.RAY:
+        where = site.name if site is not None else service.site
+        raise InputError(
+            f"service {service.name!r} cannot run in {service.pods} pods at site {where!r}: only services on "
+            "a Ray cluster run in several pods",
+            hint="Leave out --pods, or name a resource of type service at a site of kind ray (--resource).",
+            place="pods",
+        )
+    most = max(len(site.nodes), site.most_nodes or 0)
+    if site.nodes and service.pods > most:
+        raise InputError(
+            f"service {service.name!r} cannot run in {service.pods} pods: each pod needs a node of its own, "
+            f"and site {site.name!r} has {show_count(most, 'node')}",
+            hint=f"--pods {most}; if the cluster adds nodes: gridmill configure site {site.name} --set "
+            f"{MOST_NODES}=N",
+            place="pods",
+        )
+
+
 _NO_SERVICES = {
     SiteKind.SLURM: "a job of Slurm ends at its walltime, and its node may not be reachable from here",
     SiteKind.BATCH: "a batch service runs jobs that end, and has no connection to them",
 }
 """The kinds of sites at which services do not run, each with the reason."""
+
+
+def with_features(
+    before: Service, after: Service, features: DefinedFeatures, is_new_version: bool
+) -> Service:
+    """Return the service with the definition of the features of its version. Raises InputError if clients
+    would have to send other columns to another version."""
+    why = why_other_requests(before.features.get(before.version), features.definition)
+    if is_new_version and why:
+        raise InputError(f"{features.version} cannot be served: {why}", place="model")
+    return with_definition(after, features.version, features.definition)

@@ -115,7 +115,7 @@ class ServiceSizeUseCases(UseCases):
         if definition is not None and definition.stages:
             raise not_measured(service.version)
         calibration = self._calibration(service.version, place)
-        size = sized(calibration, service.rate, count, least_replicas, place.room, place.label)
+        size = sized(calibration, service.rate / service.pods, count, least_replicas, place.room, place.label)
         return with_size(service, size, calibration, least_replicas)
 
     def _calibration(self, version: str, place: ServicePlace) -> Calibration:
@@ -147,14 +147,25 @@ class ServiceSizeUseCases(UseCases):
             replace(service, features={}, canary_bytes=0), service.replicas, 0
         )
         room = replace(room, memory_bytes=max(0, room.memory_bytes - extra_bytes))
-        size = sized(calibration, rate, replicas or 0, least_replicas, room, f"the pod of {service.name}")
+        size = sized(
+            calibration,
+            rate / service.pods,
+            replicas or 0,
+            least_replicas,
+            room,
+            f"the pod of {service.name}",
+        )
         return with_size(replace(service, rate=rate or service.rate), size, calibration, least_replicas)
 
     def _give(self, transaction: Transaction, service: Service) -> None:
         """Give the running attempt of a service, and its next attempts, the CPUs and the memory of its size.
         The running attempt keeps what it has, because its old replicas use it until the update is in
         effect. Raises CapacityError if the quota of its project has no room for the growth."""
-        job_run, attempt = job_run_of(transaction, service), live_attempt(transaction, service)
+        for name in (service.serving_job, *(one.job for one in service.further_pods)):
+            self._give_to(transaction, service, name)
+
+    def _give_to(self, transaction: Transaction, service: Service, name: str) -> None:
+        job_run, attempt = job_run_of(transaction, service, name), live_attempt(transaction, service, name)
         if job_run is None or service.size is None:
             return
         needed = Amounts(

@@ -8,13 +8,13 @@ from gridmill.control.steps.service_chains import chain_stages, check_stages_tru
 from gridmill.control.steps.service_features import (
     define_features,
     feature_question,
-    why_other_requests,
     with_definition,
 )
 from gridmill.control.steps.service_gpus import check_gpu_memory, with_gpu_claim
 from gridmill.control.steps.services import (
     add_event,
     changed_version,
+    further_jobs,
     live_attempt,
     live_attempts,
     outdated_pod,
@@ -25,6 +25,7 @@ from gridmill.control.usecases.service_checks import (
     DefinedFeatures,
     check_follows,
     check_one_version,
+    check_pods,
     check_port,
     check_replicas,
     check_same,
@@ -34,6 +35,7 @@ from gridmill.control.usecases.service_checks import (
     not_in_effect,
     resource_to_start,
     version_before,
+    with_features,
     with_size_before,
 )
 from gridmill.control.usecases.service_rental import lease_of_pod, rental_text
@@ -55,8 +57,10 @@ from gridmill.domain.service import (
     ServiceView,
     alias_followed,
     check_trusted,
+    further_replicas,
     memory_needed,
     pipeline_of,
+    pods_message,
     ready_replicas,
     state_of,
 )
@@ -197,6 +201,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         pipeline = pipeline_of(service)
         resources = self._ledger.snapshot.resources
         used = resource_of(pipeline.jobs[0], pipeline.name, resources, "resource")
+        check_pods(replace(service, resource=used.name), self._ledger.snapshot.sites.get(used.site))
         if used.site != LOCAL:
             site = self._ledger.snapshot.sites.get(used.site)
             check_serves(service, used, site)
@@ -297,7 +302,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         after = self._with_canary(after, second, definition, percent, transaction.now)
         after = self._with_shadow(after, third, definition, shadow_percent, transaction.now)
         if features is not None:
-            after = _with_features(service, after, features, bool(chosen or second or third))
+            after = with_features(service, after, features, bool(chosen or second or third))
         after = self._reconfigured(after, port or service.port, settings, transaction.now)
         shadow = after.shadow.version if after.shadow is not None else ""
         for version in filter(None, (after.version, after.canary, shadow)):
@@ -418,6 +423,9 @@ class ServiceUseCases(ServiceSizeUseCases):
         check_follows(after, change)
         if after == service:
             return service
+        check_pods(after, self._ledger.snapshot.sites.get(after.site))
+        if replace(after, settings=replace(settings, pods=service.settings.pods)) == service:
+            return replace(after, changed=now)  # the replicas of the present pods stay as they are
         if after.route is not None:
             check_settings_elsewhere(after, self._ledger.snapshot.sites.get(after.route.site))
         if after.host != service.host and after.port == service.port:
@@ -549,7 +557,11 @@ class ServiceUseCases(ServiceSizeUseCases):
         serves = attempt is not None and service.reported_by == attempt.id
         report = service.report if serves else None
         is_waiting = service.is_meant_to_run and service.retry_at is None
-        held_up = (one for one in (job_run, router) if one is not None and one.state is not JobState.RUNNING)
+        held_up = (
+            one
+            for one in (job_run, router, *further_jobs(self._ledger, service))
+            if one is not None and one.state is not JobState.RUNNING
+        )
         why = "; ".join(one.message for one in held_up if one.message) if is_waiting else ""
         routed = service.route.report if service.route is not None else None
         problems = (one.problem for one in (report, routed) if one is not None)
@@ -557,13 +569,13 @@ class ServiceUseCases(ServiceSizeUseCases):
         outdated = outdated_pod(self._control.channels, service, (attempt, routing))
         old_pod = explained(outdated) if outdated is not None and service.is_meant_to_run else ""
         untransferred = service.route.problem if service.route is not None else ""
-        moves = service.succession.message if is_waiting else ""
+        moves = (service.succession.message or pods_message(service)) if is_waiting else ""
         messages = (service.problem, why, untransferred, *problems, service.refusal, old_pod, moves)
         return ServiceView(
             service=replace(service, keys=without_hashes(service.keys)),
             state=state,
             url=service.url,
-            ready=ready_replicas(report),
+            ready=ready_replicas(report) + further_replicas(service),
             since=attempt.started if attempt is not None else None,
             message="; ".join(filter(None, messages)),
             rental=self._rental_text(service, attempt),
@@ -586,14 +598,3 @@ class ServiceUseCases(ServiceSizeUseCases):
         return rental_text(
             resource, site, lease, boot_forecast(snapshot, lease), service.succession.start_seconds
         )
-
-
-def _with_features(
-    before: Service, after: Service, features: DefinedFeatures, is_new_version: bool
-) -> Service:
-    """Return the service with the definition of the features of its version. Raises InputError if clients
-    would have to send other columns to another version."""
-    why = why_other_requests(before.features.get(before.version), features.definition)
-    if is_new_version and why:
-        raise InputError(f"{features.version} cannot be served: {why}", place="model")
-    return with_definition(after, features.version, features.definition)
