@@ -97,9 +97,9 @@ class ServiceVerbs(Connected):
     ) -> ServicePlan:
         """Return the replicas, the CPUs, the memory and the expected latency of a service for a rate of
         requests per second. If the version was not measured on this type of machine, or with `again`, the
-        method waits for a measurement, which takes a few seconds. `trust` permits the code of the version.
-        Raises CapacityError, with the rate that
-        the resource can serve; InputError, NotFoundError, PipelineError, UnavailableError if the measurement
+        method waits for a measurement, which takes a few seconds. With `trust`, the measurement may run the
+        code of a version that predicts with its own code. Raises CapacityError, with the rate that the
+        resource can serve; InputError, NotFoundError, PipelineError, UnavailableError if the measurement
         fails."""
         while True:
             plan = self.grid.plan_service(
@@ -146,8 +146,8 @@ class ServiceVerbs(Connected):
         request. The method returns immediately. With `least_replicas`, the number of replicas follows the
         load. With `rate`, the service gets the size for this rate of requests per second. Settings that are
         None stay as they are. `canary` is a second version, which gets `weight_percent` of the requests.
-        `shadow` is a version that gets copies of `shadow_percent` of the requests, and is compared.
-        `expected` is the generation that the service must have. Raises
+        `shadow` is a version that gets copies of `shadow_percent` of the requests, and its answers are
+        compared with the served ones. `expected` is the generation that the service must have. Raises
         InputError, CapacityError, ConflictError, StaleVersionError, NotFoundError."""
         if rate or least_replicas is not None:
             service = self.service(name).service
