@@ -14,6 +14,14 @@ from gridmill.domain.service_settings import MOST_PODS, WRITTEN, ServiceSettings
 
 _SERVICE = "For a service: "
 
+
+def _percent(help_text: str) -> Any:  # noqa: ANN401  typer has no type for an option
+    """Return an option that is a part of the requests in percent."""
+    return typer.Option(
+        callback=finite, min=0.0, max=100.0, metavar="PERCENT", help=help_text, show_default=False
+    )
+
+
 Host = Annotated[
     str | None,
     typer.Option(
@@ -64,14 +72,7 @@ Canary = Annotated[
 ]
 Weight = Annotated[
     float | None,
-    typer.Option(
-        callback=finite,
-        min=0.0,
-        max=100.0,
-        metavar="PERCENT",
-        help="Part of the requests for the canary. Default: 10.",
-        show_default=False,
-    ),
+    _percent("Part of the requests for the canary. Default: 10."),
 ]
 Shadow = Annotated[
     str,
@@ -83,25 +84,13 @@ Shadow = Annotated[
 ]
 ShadowWeight = Annotated[
     float | None,
-    typer.Option(
-        callback=finite,
-        min=0.0,
-        max=100.0,
-        metavar="PERCENT",
-        help="Part of the requests that is copied to the shadow. Default: 100.",
-        show_default=False,
-    ),
+    _percent("Part of the requests that is copied to the shadow. Default: 100."),
 ]
 FollowWeight = Annotated[
     float | None,
-    typer.Option(
-        callback=finite,
-        min=0.0,
-        max=100.0,
-        metavar="PERCENT",
-        help=f"{_SERVICE}if the followed alias moves, the new version is first a canary with this part of "
-        "the requests.",
-        show_default=False,
+    _percent(
+        f"{_SERVICE}if the followed alias moves, the new version is first a canary with this part of "
+        "the requests."
     ),
 ]
 LogRequests = Annotated[

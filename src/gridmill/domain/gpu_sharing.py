@@ -121,7 +121,7 @@ def _shares(memory_bytes: int, gpu_bytes: int, of: int) -> int:
 def claim_for(
     service: str, version: str, measured: GpuMeasurement | None, replicas: int, room: GpuRoom
 ) -> GpuClaim:
-    """Return the shares with which a service starts.
+    """Return the shares with which a service starts; without a name, those of a measurement.
 
     A version that was not measured gets all free shares, and keeps those that it needs after it was measured.
     A service that needs more than a worker has for one more replica, but not for its replicas, gets the whole
@@ -129,9 +129,10 @@ def claim_for(
     """
     if measured is None:
         if room.free < 1:
+            what = f"service {service!r}" if service else "a measurement"
             raise CapacityError(
-                f"service {service!r} cannot start on resource {room.resource!r}: {version} was not measured "
-                f"on a GPU, and no share of a GPU is free. {_held(room, None)}",
+                f"{what} cannot start on resource {room.resource!r}: {version} was not measured on a GPU, "
+                f"and no share of a GPU is free. {_held(room, None)}",
                 hint="A service keeps only what it needs as soon as its GPU memory was measured. Try again "
                 f"then, or stop another service. {_RAISE}",
                 place="resource",

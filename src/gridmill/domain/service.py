@@ -246,6 +246,11 @@ class Service:
         return f"{scheme}://{host}:{self.port}" if self.port else ""
 
     @property
+    def shadow_version(self) -> str:
+        """The id of the version of the shadow; empty if there is none."""
+        return self.shadow.version if self.shadow is not None else ""
+
+    @property
     def gpu_share(self) -> SharingService | None:
         """The part of a GPU that the service has; None if it has none, or if it has GPUs of its own."""
         if self.gpu_claim is None or not self.gpu_claim.shares or not self.is_meant_to_run:
@@ -287,8 +292,7 @@ class Service:
         `rollback` returns, the versions that replicas still serve, and the stages of these versions. The
         stages of a canary that was rolled back are not needed."""
         loaded = [one.label for replica in self._replicas for one in replica.versions]
-        shadow = self.shadow.version if self.shadow is not None else ""
-        named = (self.version, self.canary, self.previous, shadow, *loaded)
+        named = (self.version, self.canary, self.previous, self.shadow_version, *loaded)
         defined = (*(self.features[one] for one in named if one in self.features), *self.features_before)
         stages = [part.version for one in defined for part in one.all_stages()]
         return tuple(dict.fromkeys(filter(None, (*named, *stages))))

@@ -17,7 +17,7 @@ VIEWS_FILE = "views.json"
 SENT_FOLDER, SENT_FILE = "sent", "sent.json"
 """The names of the folder with the files of a view that are sent to another site, and of the file with their
 description, in the folder of the view at home."""
-COPIES = "views"
+VIEW_COPIES = "views"
 """The name of the folder with copies of views, in the folder of the process of a service."""
 DECLARATION = "declaration"
 """The detail of a version of a dataset that has its declaration, for services that compute its features."""
@@ -191,7 +191,7 @@ class ViewOrder:
         received = SentView(problem="the Gridmill of this pod is older and cannot read views of its home")
         return replace(
             self,
-            folder=copy_folder(self.folder),
+            folder=view_copy_folder(self.folder),
             mode=ViewMode.RECEIVED,
             received=received,
             shared=self.folder,
@@ -217,10 +217,10 @@ class ViewOrders:
         return replace(self, views=tuple(one.copied() for one in self.views), sent_at=self.checked_at)
 
 
-def copy_folder(view: str) -> str:
+def view_copy_folder(view: str) -> str:
     """Return the folder of the copy of a view, relative to the folder of the process of a service. The copy
     is not in the storage root, because SQLite needs a disk of this machine."""
-    return f"{COPIES}/{view.rpartition('/')[2]}"
+    return f"{VIEW_COPIES}/{view.rpartition('/')[2]}"
 
 
 class ViewStatus(StrEnum):

@@ -50,12 +50,7 @@ class ArrowRows:
 
     def objects(self) -> list[dict[str, Any]]:
         """Return the rows as the objects that JSON would have."""
-        values = {
-            name: [_as_json(one) for one in column.to_pylist()] for name, column in self.columns.items()
-        }
-        return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)] or [
-            {} for _ in range(self._length)
-        ]
+        return _objects(self.columns, self._length)
 
     def _is_right(self, field: Field) -> bool:
         values = self.columns.get(field.name)

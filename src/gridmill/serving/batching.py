@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.serving import ServiceOrder
 from gridmill.errors import GridmillError, InputError
 from gridmill.jobs.features import Floats
 from gridmill.serving.errors import (
@@ -49,6 +50,17 @@ class BatchLimits:
     queue_limit: int
     max_wait_seconds: float
     timeout_seconds: float
+
+
+def limits_of(order: ServiceOrder) -> BatchLimits:
+    """Return the limits of the batchers of a service."""
+    return BatchLimits(
+        max_rows=order.max_batch,
+        max_requests=order.max_concurrent,
+        queue_limit=order.queue_limit,
+        max_wait_seconds=order.max_wait_seconds,
+        timeout_seconds=order.timeout_seconds,
+    )
 
 
 class Outcome(Protocol):

@@ -121,10 +121,8 @@ class Metrics:
     def text(self) -> str:
         """Return the counts of all replicas in the text format of Prometheus."""
         total = defaultdict(float, self.values())
-        for path in sorted(self._path.parent.glob("metrics-*.json")):
-            if path != self._path:
-                for key, value in _read(path).items():
-                    total[key] += value
+        for key, value in totals(self._path.parent, without=self._path).items():
+            total[key] += value
         return "".join(f"{line}\n" for line in _lines(total))
 
 
@@ -133,12 +131,13 @@ def counted(folder: Path, key: str) -> float:
     return sum(_read(path).get(key, 0.0) for path in folder.glob("metrics-*.json"))
 
 
-def totals(folder: Path) -> dict[str, float]:
-    """Return all counts, added up over the files in the folder."""
+def totals(folder: Path, *, without: Path | None = None) -> dict[str, float]:
+    """Return all counts, added up over the files in the folder. The file `without` is left out."""
     total: dict[str, float] = defaultdict(float)
-    for path in folder.glob("metrics-*.json"):
-        for key, value in _read(path).items():
-            total[key] += value
+    for path in sorted(folder.glob("metrics-*.json")):
+        if path != without:
+            for key, value in _read(path).items():
+                total[key] += value
     return total
 
 

@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
@@ -34,7 +34,7 @@ from gridmill.process_log import BoundedHandler
 from gridmill.process_memory import share_memory_areas
 from gridmill.serving.api_keys import ApiKeys
 from gridmill.serving.app import Application
-from gridmill.serving.batching import BatchLimits, make_batcher
+from gridmill.serving.batching import limits_of, make_batcher
 from gridmill.serving.chain import HostedStage, chained_of
 from gridmill.serving.direct import DirectConnection
 from gridmill.serving.drift_counter import DriftFile, drift_counter
@@ -131,13 +131,7 @@ class Replica:
 
     def _hosted_anew(self, model: ServedModel, known: dict[int, HostedModel]) -> HostedModel:
         order = self._order
-        limits = BatchLimits(
-            max_rows=order.max_batch,
-            max_requests=order.max_concurrent,
-            queue_limit=order.queue_limit,
-            max_wait_seconds=order.max_wait_seconds,
-            timeout_seconds=order.timeout_seconds,
-        )
+        limits = limits_of(order)
         batcher = make_batcher(model.predict, limits, model.input_shape, is_code=model.is_code)
         stages = [
             HostedStage(host=self._host(stage.model, known), columns=stage.columns) for stage in model.stages
@@ -315,9 +309,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for version, name in zip(order.versions, names, strict=True)
         ]
         gpu_size_bytes = gpu.gpu_bytes if gpu is not None else 0
-        # the replica is made in its event loop
-        served = (order, given.folder, given.number, given.beats, gpu_size_bytes, given.copies)
-        serving = _serve(served, models, listener)
+        os.set_blocking(given.beats, False)
+        make = partial(Replica, order, given.folder, given.number, given.beats, gpu_size_bytes, given.copies)
+        serving = _serve(make, models, listener)
         # uvloop where it is installed
         with asyncio.Runner(loop_factory=uvicorn.Config("", loop="auto").get_loop_factory()) as runner:
             runner.run(serving)
@@ -329,13 +323,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os._exit(0)
 
 
-async def _serve(
-    replica: tuple[ServiceOrder, Path, int, int, int, int | None],
-    models: Sequence[ServedModel],
-    listener: socket.socket,
-) -> None:
-    os.set_blocking(replica[3], False)
-    await Replica(*replica).run(models, listener)
+async def _serve(make: Callable[[], Replica], models: Sequence[ServedModel], listener: socket.socket) -> None:
+    """Make the replica in its event loop, and run it."""
+    await make().run(models, listener)
 
 
 if __name__ == "__main__":

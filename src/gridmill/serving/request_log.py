@@ -16,7 +16,7 @@ from gridmill.serving.metrics import LOG_LOST, counted
 from gridmill.serving.request import Answer, Request, is_stream
 from gridmill.serving.row_log import RowLogWriter
 
-COUNT_SECONDS, COMPLETE_SECONDS = 2.0, 60.0
+COUNT_SECONDS, LEFT_FILES_SECONDS = 2.0, 60.0
 """The intervals at which the parent process counts what its replicas have lost, and looks for left files."""
 
 
@@ -114,7 +114,7 @@ class RequestLogUpkeep:
             self._count_at = now + COUNT_SECONDS
             self.lost = int(counted(self._folder, LOG_LOST))
         if now >= self._complete_at:
-            self._complete_at = now + COMPLETE_SECONDS
+            self._complete_at = now + LEFT_FILES_SECONDS
             self.complete(log, running)
 
     def complete(self, log: RequestLog | None, running: Collection[int]) -> None:

@@ -22,11 +22,12 @@ from pathlib import Path
 import msgspec
 
 from gridmill.codec import decode
+from gridmill.domain.frozen import replace
 from gridmill.domain.serving import ServiceOrder
 from gridmill.errors import GridmillError, explained
 from gridmill.process_log import BoundedHandler
 from gridmill.process_memory import share_memory_areas
-from gridmill.serving.batching import BatchLimits, make_batcher
+from gridmill.serving.batching import limits_of, make_batcher
 from gridmill.serving.chain import HostedStage, chained_of
 from gridmill.serving.errors import RequestError
 from gridmill.serving.hosting import HostedModel
@@ -141,13 +142,8 @@ class Shadow:
 
 
 def _host(order: ServiceOrder, model: ServedModel) -> HostedModel:
-    limits = BatchLimits(
-        max_rows=order.max_batch,
-        max_requests=order.max_concurrent,
-        queue_limit=order.queue_limit,
-        max_wait_seconds=0.0,
-        timeout_seconds=order.timeout_seconds,
-    )
+    # the shadow predicts one copy after the other, so a batch never gets a second request
+    limits = replace(limits_of(order), max_wait_seconds=0.0)
 
     def host(one: ServedModel) -> HostedModel:
         batcher = make_batcher(one.predict, limits, one.input_shape, is_code=one.is_code)
@@ -188,12 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     copies = socket.socket(fileno=given.copies)
     try:
         version, (name,) = order.versions[0], version_names(order.versions)
-        model = load_version(
-            version,
-            name,
-            order.threads,
-            timeout_seconds=order.timeout_seconds,
-        )
+        model = load_version(version, name, order.threads, timeout_seconds=order.timeout_seconds)
         asyncio.run(_run(order, model, given.folder, given.beats, copies))
     except GridmillError as error:
         _end_with(given.beats, explained(error))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gridmill.codec import decode
 from gridmill.domain.frozen import replace
-from gridmill.domain.service_features import COPIES, VIEWS_FILE, ViewOrders, ViewReport
+from gridmill.domain.service_features import VIEW_COPIES, VIEWS_FILE, ViewOrders, ViewReport
 from gridmill.domain.serving import ServedVersion, ServiceOrder
 from gridmill.errors import GridmillError
 from gridmill.serving.service_files import view_report_file
@@ -62,7 +62,7 @@ class ViewKeepers:
 
     def _remove_copies(self, orders: Sequence[ServiceOrder]) -> None:
         """Delete the copies of views that no order reads, when their processes have ended."""
-        copies = self._folder / COPIES
+        copies = self._folder / VIEW_COPIES
         if not copies.is_dir():
             return
         used = {*self._processes, *(one.view for one in _versions(orders))}

@@ -103,8 +103,8 @@ def check_stages_trusted(
 ) -> None:
     """Raise InputError if a stage predicts with its own code, and the settings of the service do not allow
     this code. By default, these are the stages of the versions that get requests."""
-    shadow = service.shadow.version if service.shadow is not None else ""
-    serving = [service.features.get(one) for one in (service.version, service.canary, shadow)]
+    versions = (service.version, service.canary, service.shadow_version)
+    serving = [service.features.get(one) for one in versions]
     for definition in filter(None, definitions or serving):
         for version in chain_stages(catalog, definition):
             check_trusted(version, service.settings)

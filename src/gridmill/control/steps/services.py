@@ -36,7 +36,7 @@ from gridmill.domain.service import (
     order_of,
     route_order_of,
 )
-from gridmill.domain.service_features import ViewOrders, copy_folder
+from gridmill.domain.service_features import ViewOrders, view_copy_folder
 from gridmill.domain.service_log import request_log_uri, writer_of
 from gridmill.domain.service_settings import DEFAULT_HOST
 from gridmill.domain.service_shadow import with_shadow_order
@@ -92,7 +92,7 @@ def _at_node(
     deployment = transaction.get(Deployment, attempt.deployment_id)
     pods = deployment.pods if deployment is not None else ()
     address = next((one.address for one in pods if one.id == attempt.pod_id), "")
-    return replace(order.changed(_with_copy), host=address or DEFAULT_HOST, port=0)
+    return replace(order.changed(_with_view_copy), host=address or DEFAULT_HOST, port=0)
 
 
 def _is_on_ray(catalog: Catalog, service: Service) -> bool:
@@ -100,9 +100,9 @@ def _is_on_ray(catalog: Catalog, service: Service) -> bool:
     return service.route is not None and site is not None and site.kind is SiteKind.RAY
 
 
-def _with_copy(version: ServedVersion) -> ServedVersion:
+def _with_view_copy(version: ServedVersion) -> ServedVersion:
     """Return the version with the folder of a copy of its view on the node."""
-    return replace(version, view=copy_folder(version.view)) if version.view else version
+    return replace(version, view=view_copy_folder(version.view)) if version.view else version
 
 
 def order_for_process(catalog: Catalog, storage: Storage, service: Service) -> ServiceOrder:

@@ -203,8 +203,7 @@ class Service(
             return tuple(
                 self._service_view(one)
                 for one in self._list(ServiceRecord)
-                if one.name in declared
-                or made.intersection((one.version, one.canary, one.shadow.version if one.shadow else ""))
+                if one.name in declared or made.intersection((one.version, one.canary, one.shadow_version))
             )
 
     def _earlier(self, pipeline: str) -> tuple[Run, ...]:

@@ -265,7 +265,7 @@ def check_room(transaction: Transaction, before: Service, after: Service) -> Non
     why = why_no_room(after, before, attempt.given.memory_bytes if attempt is not None else None)
     if why:
         is_shadow = after.shadow is not None and after.shadow != before.shadow
-        version = after.shadow.version if after.shadow is not None and is_shadow else after.canary
+        version = after.shadow_version if is_shadow else after.canary
         raise InputError(
             f"{version} cannot be a {'shadow' if is_shadow else 'canary'}: {why}",
             hint="Start the service with more replicas, or try the version as a service of its own.",

@@ -251,9 +251,9 @@ class ServiceUseCases(ServiceSizeUseCases):
         check_percent(shadow_percent, "shadow_percent")
         check_one_version(model, canary, shadow)
         chosen = self._model(model) if model else None
-        second = self._model(canary) if canary else None
-        third = self._model(shadow) if shadow else None
-        features = self._defined_for_update(name, chosen or second or third, settings)
+        canary_model = self._model(canary) if canary else None
+        shadow_model = self._model(shadow) if shadow else None
+        features = self._defined_for_update(name, chosen or canary_model or shadow_model, settings)
         with self._node.changing() as transaction:
             service = self._running_service(name)
             if expected is not None and expected != service.generation:
@@ -270,9 +270,9 @@ class ServiceUseCases(ServiceSizeUseCases):
                 rate=rate,
                 port=port,
                 settings=settings,
-                second=second,
-                percent=weight_percent,
-                third=third,
+                canary_model=canary_model,
+                canary_percent=weight_percent,
+                shadow_model=shadow_model,
                 shadow_percent=shadow_percent,
             )
         return self.service(name)
@@ -289,9 +289,9 @@ class ServiceUseCases(ServiceSizeUseCases):
         rate: float,
         port: int,
         settings: ServiceSettings,
-        second: ChosenModel | None = None,
-        percent: float | None = None,
-        third: ChosenModel | None = None,
+        canary_model: ChosenModel | None = None,
+        canary_percent: float | None = None,
+        shadow_model: ChosenModel | None = None,
         shadow_percent: float | None = None,
         may_replace: bool = False,
     ) -> Service:
@@ -299,13 +299,12 @@ class ServiceUseCases(ServiceSizeUseCases):
         change that is not in effect. Raises InputError, CapacityError, ConflictError."""
         after = self._updated(transaction, service, chosen, replicas, least_replicas, rate)
         definition = features.definition if features is not None else None
-        after = self._with_canary(after, second, definition, percent, transaction.now)
-        after = self._with_shadow(after, third, definition, shadow_percent, transaction.now)
+        after = self._with_canary(after, canary_model, definition, canary_percent, transaction.now)
+        after = self._with_shadow(after, shadow_model, definition, shadow_percent, transaction.now)
         if features is not None:
-            after = with_features(service, after, features, bool(chosen or second or third))
+            after = with_features(service, after, features, bool(chosen or canary_model or shadow_model))
         after = self._reconfigured(after, port or service.port, settings, transaction.now)
-        shadow = after.shadow.version if after.shadow is not None else ""
-        for version in filter(None, (after.version, after.canary, shadow)):
+        for version in filter(None, (after.version, after.canary, after.shadow_version)):
             check_trusted(fetch_artifact(self._control.catalog, version), after.settings)
         check_stages_trusted(self._control.catalog, after)
         check_room(transaction, service, after)
@@ -406,13 +405,14 @@ class ServiceUseCases(ServiceSizeUseCases):
         percent: float | None,
         now: float,
     ) -> Service:
-        """Return the service with another shadow, or with another share of copies for it."""
+        """Return the service with another shadow, or with another part of the requests that is copied. The
+        features of the shadow are computed by `definition`."""
         if shadow is None:
             return service if percent is None else with_shadow_percent(service, percent, now)
         stages = chain_stages(self._control.catalog, definition)
-        share = DEFAULT_SHADOW_PERCENT if percent is None else percent
+        given = DEFAULT_SHADOW_PERCENT if percent is None else percent
         return with_shadow(
-            service, shadow.version, stages=stages, model=shadow.reference, percent=share, now=now
+            service, shadow.version, stages=stages, model=shadow.reference, percent=given, now=now
         )
 
     def _reconfigured(self, service: Service, port: int, change: ServiceSettings, now: float) -> Service:
