@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -27,10 +28,19 @@ from gridmill.domain.service_log import (
 )
 from gridmill.domain.serving import ServiceOrder
 from gridmill.domain.storage_uri import below
-from gridmill.errors import AwayError, GridmillError, NotFoundError, explained
+from gridmill.errors import (
+    AwayError,
+    GridmillError,
+    InterruptedRunError,
+    NotFoundError,
+    StorageError,
+    UnavailableError,
+    explained,
+)
 from gridmill.sites.attempt_inputs import folder_uri
 from gridmill.sites.farm.attempt_notes import AttemptLog, AttemptNote
 from gridmill.sites.farm.client import FarmClient
+from gridmill.sites.farm.service_orders import check_serves
 from gridmill.transfer.durable import not_kept, sync
 
 _LOG = logging.getLogger(__name__)
@@ -68,6 +78,7 @@ class LoggedRows:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._problems: dict[str, str] = {}
+        self._last_problem_since: dict[str, float] = {}
 
     def start(self, every_seconds: float = EVERY_SECONDS) -> None:
         """Starts a thread that looks for complete files at this interval."""
@@ -115,12 +126,35 @@ class LoggedRows:
             finally:
                 lock.release()
 
+    def begin(self, attempt_id: str, order: ServiceOrder) -> AttemptNote:
+        """Notes that a service logs its requests, before it does, and returns the note of its attempt. Raises
+        InputError if the farm is too old."""
+        note = self._notes.find(attempt_id)
+        if note is None:
+            raise InterruptedRunError(f"{attempt_id} was never started here")
+        changed = with_log(note, order, self._root)
+        if changed != note:
+            check_serves(self._farm.status(), order)
+            self._notes.write(attempt_id, changed)
+        return changed
+
     def take_last(self, attempt_id: str, note: AttemptNote) -> None:
         """Takes all files of an attempt whose processes have ended, also the files that its replicas could
         not complete. The caller has the lock of the attempt. Raises UnavailableError, StorageError, and the
         other errors of a transfer."""
         if note.log_uri:
             self._take(attempt_id, note, "")
+
+    def is_to_repeat(self, attempt_id: str, error: GridmillError, most_seconds: float) -> bool:
+        """Returns whether `take_last` is called again after this error. After an error of a disk, it is
+        called again until `most_seconds` have passed since the first error."""
+        since = self._last_problem_since.setdefault(attempt_id, time.monotonic())
+        is_over = time.monotonic() - since >= most_seconds
+        return isinstance(error, UnavailableError) and not (isinstance(error, StorageError) and is_over)
+
+    def end(self, attempt_id: str) -> None:
+        """Notes that `take_last` is not called again for an attempt."""
+        self._last_problem_since.pop(attempt_id, None)
 
     def _take(self, attempt_id: str, note: AttemptNote, below_log: str) -> None:
         there = "/".join(filter(None, (note.output_uri, LOG_FOLDER, below_log)))

@@ -32,7 +32,6 @@ from gridmill.errors import (
     GridmillError,
     InterruptedRunError,
     NotFoundError,
-    StorageError,
     UnavailableError,
     explained,
     to_body,
@@ -125,7 +124,6 @@ class HomeAttemptData:
         self._stops: dict[str, Event] = {}
         self._back: dict[str, Transfer] = {}
         self._problem_since: dict[str, tuple[bool, float]] = {}
-        self._log_problem_since: dict[str, float] = {}
         self._trouble_seconds, self._refused_seconds = trouble_seconds, refused_seconds
         self._left: set[str] = set()
         self._held_up: dict[str, str] = {}
@@ -137,13 +135,7 @@ class HomeAttemptData:
         self.early = EarlyInputs(farm, self.trees, self._link, self._endpoint, self._terms)
         self.logs = LoggedRows(farm, root, self._noted, self._fetch_logs, self._lock_of)
         self.checkpoints = CheckpointDownloads(
-            farm,
-            root,
-            self._noted,
-            self._known,
-            self._fetch_checkpoints,
-            self._lock_of,
-            self.logs.take_last,
+            farm, root, self._noted, self._known, self._fetch_checkpoints, self._lock_of, self.logs.take_last
         )
         self.cleanup = FarmCleanup(farm, self._noted, self._lock_of)
 
@@ -228,7 +220,7 @@ class HomeAttemptData:
         try:
             with self._lock_of(attempt_id), self._telling(attempt_id, _by("to", note.staging)) as progress:
                 self._refuse_ended(attempt_id)
-                note = self._begin_log(attempt_id, update.order)
+                note = self.logs.begin(attempt_id, update.order)
                 with self._bearing(attempt_id, results=False):
                     for tree in self.trees.of_service(update.order):
                         self._transfer(tree, attempt_id, note.staging, progress)
@@ -240,18 +232,6 @@ class HomeAttemptData:
             self._held_up[attempt_id] = f"the update was not transferred to the site: {explained(error)}"
             raise
         return replace(update, order=self._service_at_farm(update.order, note.output_uri), views=views)
-
-    def _begin_log(self, attempt_id: str, order: ServiceOrder) -> AttemptNote:
-        """Notes that the service logs its requests, before it does, and returns the note of its attempt.
-        Raises InputError if the farm is too old."""
-        note = self._noted.find(attempt_id)
-        if note is None:
-            raise InterruptedRunError(f"{attempt_id} was never started here")
-        changed = with_log(note, order, self._home_root)
-        if changed != note:
-            check_serves(self._farm.status(), order)
-            self._noted.write(attempt_id, changed)
-        return changed
 
     def _send_views(
         self, orders: ViewOrders | None, attempt_id: str, note: AttemptNote | None, progress: TransferProgress
@@ -457,7 +437,7 @@ class HomeAttemptData:
             self._noted.write(event.attempt_id, replace(note, end_event=event.body, is_there=is_there))
             self._stops.pop(event.attempt_id, None)
             self._problem_since.pop(event.attempt_id, None)
-            self._log_problem_since.pop(event.attempt_id, None)
+            self.logs.end(event.attempt_id)
         self.cleanup.soon()
         return event
 
@@ -471,9 +451,7 @@ class HomeAttemptData:
         except InterruptedRunError:
             raise
         except GridmillError as error:
-            since = self._log_problem_since.setdefault(attempt_id, time.monotonic())
-            is_over = time.monotonic() - since >= self._trouble_seconds
-            if isinstance(error, UnavailableError) and not (isinstance(error, StorageError) and is_over):
+            if self.logs.is_to_repeat(attempt_id, error, self._trouble_seconds):
                 raise
             _LOG.warning("request_log_not_transferred attempt=%s reason=%s", attempt_id, error)
             self._left.add(attempt_id)
