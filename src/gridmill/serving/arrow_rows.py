@@ -49,7 +49,8 @@ class ArrowRows:
         return encode(pa.table(table), model.card.encodings)
 
     def objects(self) -> list[dict[str, Any]]:
-        """Return the rows as the objects that JSON would have."""
+        """Return the rows as the objects that JSON would have. Raises FieldsError for a column with values
+        that JSON cannot have."""
         return _objects(self.columns, self._length)
 
     def _is_right(self, field: Field) -> bool:
@@ -72,7 +73,7 @@ class ArrowRows:
     def _problems_of_row(self, wrong: Sequence[Field], row: int) -> Iterator[Problem]:
         for field in wrong:
             values = self.columns.get(field.name)
-            given = {} if values is None else {field.name: _as_json(values[row].as_py())}
+            given = {} if values is None else {field.name: _json_values(field.name, values.slice(row, 1))[0]}
             if _is_binary(values):
                 text = "the value is binary data, not a text or a number"
                 yield Problem(row=row, field=field.name, problem=text)
@@ -199,9 +200,19 @@ def _fits(kind: FieldKind, found: pa.DataType) -> bool:
 def _objects(columns: Mapping[str, pa.Array], length: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{} for _ in range(length)]
     for name, values in columns.items():
-        for row, value in zip(rows, values.to_pylist(), strict=True):
-            row[name] = _as_json(value)
+        for row, value in zip(rows, _json_values(name, values), strict=True):
+            row[name] = value
     return rows
+
+
+def _json_values(name: str, values: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return the values of the column `name` as JSON has them. Raises FieldsError for times that Python
+    cannot hold, such as a year above 9999, and for an unknown time zone."""
+    try:
+        return [_as_json(one) for one in values.to_pylist()]
+    except _BROKEN as error:
+        text = f"a value of the type {str(values.type)[:60]} is out of range, or its time zone is unknown"
+        raise FieldsError((Problem(field=name, problem=text),)) from error
 
 
 def _as_json(value: Any) -> Any:  # noqa: ANN401  a value of Arrow, and of JSON

@@ -17,6 +17,8 @@ from tests.kit.served_models import Reply, application, asgi_client, linear_mode
 
 from gridmill.domain.serving import RequestLog
 from gridmill.jobs.features import Encoding
+from gridmill.serving.arrow_rows import read_rows
+from gridmill.serving.errors import FieldsError
 from gridmill.serving.request_log import RequestLogWriter
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -280,6 +282,26 @@ def test_a_binary_column_is_explained(server: Server) -> None:
     problems = server.arrow(stream(table)).json()["problems"]
     assert [one["row"] for one in problems] == [0, 2, 3]
     assert problems[0]["problem"] == "the value is binary data, not a text or a number"
+
+
+UNREADABLE_TIMES = {
+    "year above 9999": pa.array([2**62, None], pa.timestamp("us")),
+    "unknown time zone": pa.array([0, None], pa.timestamp("us", "Nowhere/City")),
+    "day": pa.array([2**31 - 1, None], pa.int32()).cast(pa.date32()),
+    "duration": pa.array([2**62, None], pa.duration("s")),
+    "category": pa.DictionaryArray.from_arrays([0, None], pa.array([2**62], pa.timestamp("us"))),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE_TIMES)
+def test_a_time_that_json_cannot_have_is_explained(server: Server, name: str) -> None:
+    body = stream(good_table().slice(0, 2).set_column(0, "temp", UNREADABLE_TIMES[name]))
+    reply = server.arrow(body)
+    assert (reply.status, reply.json()["code"]) == (422, "wrong-fields"), reply.body
+    assert reply.json()["problems"][0]["field"] == "temp"
+    assert "is out of range, or its time zone is unknown" in reply.json()["error"]
+    with pytest.raises(FieldsError, match="field 'temp': a value of the type"):
+        read_rows(body, {"temp"}, MOST_BYTES).objects()
 
 
 def test_nan_and_infinity_are_missing(server: Server) -> None:
