@@ -3,6 +3,7 @@
 import logging
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,10 +26,12 @@ class ShadowKeeper:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._shadow: ShadowOrder | None = None
+        self._served = ""
         self._pair: tuple[socket.socket, socket.socket] | None = None
         self._process: ReplicaProcess | None = None
         self._failures, self._start_at, self._count_at = 0, 0.0, 0.0
         self._problem = ""
+        self._discarded = 0
         self._before: Mapping[str, float] = {}
         self.report: ShadowReport | None = None
 
@@ -36,12 +39,13 @@ class ShadowKeeper:
         """Return the file descriptor to which replicas of an order write copies; None if they write none."""
         if order.shadow is None:
             return None
-        self._follow(order.shadow)
+        self._follow(order.shadow, _served(order))
         return self._pair[0].fileno() if self._pair is not None else None
 
-    def tick(self, order: ServiceOrder, now: float, *, is_wanted: bool) -> None:
-        """Start the process if it is missing and `is_wanted`, and replace it if it does not work."""
-        self._follow(order.shadow)
+    def tick(self, order: ServiceOrder, now: float, *, is_wanted: bool, waits_for: str = "") -> None:
+        """Start the process if it is missing and `is_wanted`, and replace it if it does not work. `waits_for`
+        is the reason why it cannot start yet; empty if it can."""
+        self._follow(order.shadow, _served(order))
         self._reap(now)
         if self._shadow is None:
             return
@@ -50,24 +54,30 @@ class ShadowKeeper:
             why = broken(self._process.order, self._process.observed(now), now)
             if why:
                 self._process.kill(why.replace("the replica", "the shadow"))
+        elif waits_for:
+            self._discard()
         elif is_wanted and now >= self._start_at:
             self._start(order, self._shadow)
         if now >= self._count_at:
             self._count_at = now + COUNT_SECONDS
-            self._count(self._shadow)
+            self._count(self._shadow, waits_for)
 
     def close(self) -> None:
         """End the process."""
-        self._follow(None)
+        self._follow(None, "")
 
-    def _follow(self, shadow: ShadowOrder | None) -> None:
-        """Take another shadow. Its copies have a socket of their own, and its counts begin at 0."""
-        if shadow == self._shadow:
+    def _follow(self, shadow: ShadowOrder | None, served: str) -> None:
+        """Take another shadow, or compare it with another version. Its copies have a socket of their own, and
+        its counts begin at 0."""
+        if shadow == self._shadow and (served == self._served or shadow is None):
             return
         self._end()
         is_other = shadow is None or self._shadow is None or shadow.version != self._shadow.version
-        self._shadow, self._failures, self._start_at, self._problem = shadow, 0, 0.0, ""
+        is_other |= served != self._served
+        self._served, self._shadow = served, shadow
+        self._failures, self._start_at, self._problem = 0, 0.0, ""
         if is_other:
+            self._discarded = 0
             self._before = _counts(self._folder, shadow.version.label) if shadow is not None else {}
             self.report = ShadowReport(label=shadow.version.label) if shadow is not None else None
             for one in self._pair or ():
@@ -85,6 +95,13 @@ class ShadowKeeper:
             memory_bytes=shadow.memory_bytes,
         )
         self._process = ReplicaProcess(0, own, self._folder, self._pair[1], module=MODULE)
+
+    def _discard(self) -> None:
+        """Drop the copies that wait. Later, the view would have other values than when they were served."""
+        assert self._pair is not None
+        with suppress(BlockingIOError):
+            while self._pair[1].recv(1):
+                self._discarded += 1
 
     def _reap(self, now: float) -> None:
         process = self._process
@@ -104,17 +121,26 @@ class ShadowKeeper:
             self._process.end()
             self._process = None
 
-    def _count(self, shadow: ShadowOrder) -> None:
+    def _count(self, shadow: ShadowOrder, waits_for: str) -> None:
         now = _counts(self._folder, shadow.version.label)
         counts = {name: value - self._before.get(name, 0.0) for name, value in now.items()}
         is_ready = self._process is not None and self._process.state == ReplicaState.READY
-        self.report = report_of(shadow.version.label, counts, now.get(_LARGEST, 0.0))
+        found = report_of(shadow.version.label, counts, now.get(_LARGEST, 0.0))
+        # another process begins with a largest difference of 0, and the file may have that of another shadow
+        before = self.report.largest_difference if self.report is not None else 0.0
         self.report = replace(
-            self.report,
+            found,
+            largest_difference=max(before, found.largest_difference) if found.different else 0.0,
+            dropped=found.dropped + self._discarded,
             is_ready=is_ready,
             restarts=self._failures,
-            problem="" if is_ready else self._problem,
+            problem="" if is_ready else waits_for or self._problem,
         )
+
+
+def _served(order: ServiceOrder) -> str:
+    """Return the label of the version with which a shadow is compared."""
+    return order.versions[0].label if order.versions else ""
 
 
 _LARGEST = "gridmill_shadow_difference_max"

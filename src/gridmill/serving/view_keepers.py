@@ -77,6 +77,16 @@ class ViewKeepers:
         reports = [self._report_of(one) for one in _definitions([replace(order, shadow=None)])]
         return all(report is not None and report.is_complete for report in reports)
 
+    def why_shadow_waits(self, order: ServiceOrder) -> str:
+        """Return why a view that the shadow of the order needs cannot serve; empty if all can. Until then,
+        its answers would differ from the served answers, or fail."""
+        for one in order.shadow.version.all_versions() if order.shadow is not None else ():
+            report = self._report_of(one.features) if one.features else None
+            if one.features and (report is None or not report.is_complete):
+                why = report.problem if report is not None else ""
+                return f"the view of {one.label} is not complete" + (f": {why}" if why else "")
+        return ""
+
     def problem(self, order: ServiceOrder) -> str:
         """Return why a view that the order needs cannot be completed; empty if it can."""
         for one in (part for version in order.versions for part in version.all_versions()):
