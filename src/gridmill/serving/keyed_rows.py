@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from gridmill.errors import DataError, InputError
 from gridmill.online.plan import OnlinePlan
 from gridmill.online.requests import WHOLE
 from gridmill.serving.bulk_features import BulkFeatures
@@ -99,7 +101,10 @@ class KeyedTableRows(KeyedRows, TableRows):
 
     def checked(self, batch: pa.RecordBatch, before: int) -> pa.Table:
         """Return the features of a batch, whose first row is the row `before`."""
-        rows = requests_of(batch, self.by_key.plan, has_cells=self.has_cells)
+        try:
+            rows = requests_of(batch, self.by_key.plan, has_cells=self.has_cells)
+        except InputError as error:
+            raise DataError(f"{self.label}: {error.message}", place="data") from error
         return self.computed(rows, lambda row: self.place_of(before + row))
 
 
@@ -114,14 +119,23 @@ class KeyedCsvRows(KeyedTableRows, CsvRows):
 
 
 def requests_of(batch: pa.RecordBatch, plan: OnlinePlan, *, has_cells: bool) -> list[Row]:
-    """Return the rows of a batch in the form of requests, with the columns that a request can send."""
+    """Return the rows of a batch in the form of requests, with the columns that a request can send. Raises
+    InputError for a column with values that a request cannot have."""
     kinds: dict[str, str] = {name: plan.types.get(name) or "DOUBLE" for name in plan.computed}
     kinds |= {**plan.request, **({plan.time: "TIMESTAMP"} if plan.time is not None else {})}
     names = [name for name in kinds if name in batch.schema.names]
     if not names:
         return [{} for _ in range(batch.num_rows)]
     read = _cells if has_cells else _values
-    columns = [read(batch[name], kinds[name]) for name in names]
+    columns: list[list[Any]] = []
+    for name in names:
+        try:
+            columns.append(read(batch[name], kinds[name]))
+        except (pa.ArrowException, OverflowError, ValueError) as error:
+            raise InputError(
+                f"the column `{name}` of the type {batch[name].type} has a value out of range, such as a "
+                "year above 9999, or an unknown time zone"
+            ) from error
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
@@ -131,7 +145,9 @@ def _values(column: pa.Array, kind: str) -> list[Any]:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+        kind_us = pa.timestamp("us", column.type.tz)
+        # an unsafe cast would also wrap a time that is out of range
+        column = column.cast(options=pc.CastOptions(kind_us, allow_time_truncate=True))
     elif pa.types.is_date(column.type) and kind == "TIMESTAMP":
         column = column.cast(pa.timestamp("us"))
     values: list[Any] = column.to_pylist()

@@ -218,6 +218,25 @@ def test_tables_have_the_features_statuses_and_errors_of_http(
     check_equal(case, opened(case, file), answers, place, first)
 
 
+UNREADABLE = {
+    "more than microseconds hold": pa.array([2**60], pa.timestamp("ms")),
+    "year above 9999": pa.array([2**62], pa.timestamp("us")),
+    "unknown time zone": pa.array([0], pa.timestamp("us", "Nowhere/City")),
+    "day": pa.array([2**31 - 1], pa.int32()).cast(pa.date32()),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_time_that_a_request_cannot_have_is_refused(case: OnlineCase, name: str) -> None:
+    keyed_order(case)
+    file = case.tables.folder / "rows.parquet"
+    columns = {"id": ["a"], "x": [1.0], "city": ["Ulm"], "at": UNREADABLE[name]}
+    pq.write_table(pa.table(columns), file)
+    rows = opened(case, file)
+    with pytest.raises(DataError, match=r"rows: the column `at` of the type .* has a value out of range"):
+        rows.write_features(case.tables.folder / "features.parquet")
+
+
 def test_sequences_are_read_from_the_view_by_key(tmp_path: Path) -> None:
     case = new_case(tmp_path, sequence=3)
     minutes = (0, 6, 20)
