@@ -225,18 +225,27 @@ def _as_json(value: Any) -> Any:  # noqa: ANN401  a value of Arrow, and of JSON
         return value.isoformat()
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
+    if isinstance(value, list):
+        return [_as_json(one) for one in value]
     return value if isinstance(value, bool | int | str | None) else str(value)
 
 
 def write_stream(columns: Mapping[str, Any], about: Mapping[str, str]) -> bytes:
-    """Return a stream with columns that are arrays or sequences. `about` is the metadata of its schema."""
-    arrays = {name: pa.array(values, from_pandas=False) for name, values in columns.items()}
+    """Return a stream with columns that are arrays or sequences. A row of an array [rows, labels] is a list.
+    `about` is the metadata of its schema."""
+    arrays = {name: _array(values) for name, values in columns.items()}
     table = pa.table(arrays).replace_schema_metadata(dict(about))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     content: bytes = sink.getvalue().to_pybytes()
     return content
+
+
+def _array(values: Any) -> pa.Array:  # noqa: ANN401  an array or a sequence
+    if isinstance(values, np.ndarray) and values.ndim > 1:
+        return pa.array(list(values.astype(np.float64)), pa.list_(pa.float64()))
+    return pa.array(values, from_pandas=False)
 
 
 def objects_of_answer(content: bytes) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ import asyncio
 import json
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 from tests.kit.served_models import Reply, application, asgi_client, linear_model, order_of, sum_model
 
 from gridmill.domain.serving import RequestLog
 from gridmill.jobs.features import Encoding
-from gridmill.serving.arrow_rows import read_rows
+from gridmill.jobs.model_files import load_card, save_model
+from gridmill.serving.arrow_rows import objects_of_answer, read_rows
 from gridmill.serving.errors import FieldsError
 from gridmill.serving.request_log import RequestLogWriter
 
@@ -330,6 +333,33 @@ def test_classes_are_columns_of_the_answer(tmp_path: Path) -> None:
         "probability_no": [0.0, 1.0],
         "probability_yes": [1.0, 0.0],
     }
+
+
+def test_several_labels_are_lists_in_the_answer(tmp_path: Path) -> None:
+    folder = linear_model(tmp_path / "one")
+    weights = helper.make_tensor("weights", TensorProto.DOUBLE, [4, 2], [1, 2, 10, 20, 100, 200, 0, 0])
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["inputs", "weights"], ["output"])],
+        "two",
+        [helper.make_tensor_value_info("inputs", TensorProto.DOUBLE, [None, 4])],
+        [helper.make_tensor_value_info("output", TensorProto.DOUBLE, [None, 2])],
+        [weights],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    card = replace(load_card(folder), labels=("ahead", "further"))
+    (tmp_path / "two").mkdir()
+    save_model(tmp_path / "two", card, model.SerializeToString())
+    with asyncio.Runner() as runner:
+        server = Server(runner, tmp_path, tmp_path / "two")
+        body = stream(pa.table({"temp": [1.0, None], "wind speed": [1, 0], "city": ["Ulm", "x"]}))
+        answer, in_json = server.arrow(body, accept=ARROW), server.arrow(body).json()
+        empty = server.arrow(stream(pa.table({"temp": [1.0], "wind speed": [1], "city": ["x"]}).slice(1)))
+        server.close()
+    table = pa.ipc.open_stream(answer.body).read_all()
+    assert table["prediction"].type == pa.list_(pa.float64())
+    assert table["prediction"][0].as_py() == [111.0, 222.0]
+    assert objects_of_answer(answer.body) == in_json["predictions"]
+    assert empty.json()["predictions"] == []
 
 
 def test_logged_rows_and_bodies_are_those_of_json(tmp_path: Path) -> None:
