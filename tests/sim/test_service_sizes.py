@@ -233,6 +233,34 @@ def test_a_rate_that_does_not_fit_into_the_pod_is_refused_with_the_rate_that_doe
         cases.update_service("rain", model="w/m@2", rate=100.0)
 
 
+def test_a_size_leaves_the_memory_of_the_shadow(both: tuple[Simulation, Cases]) -> None:
+    grid, cases = both
+    cases.configure_resource(
+        Resource(name="servers", type=JobKind.SERVICE, cpus=8.0, memory_bytes=1280 * MIB, workers=1)
+    )
+    planned(grid, cases, rate=1.0, resource="servers")
+    cases.start_service("rain", model="w/m@1", rate=200.0, resource="servers")
+    assert grid.run_until(lambda: cases.service("rain").state is ServiceState.RUNNING, at_most_steps=2000)
+
+    def update(**change: object) -> None:
+        cases.update_service("rain", **change)  # type: ignore[arg-type]
+        assert grid.run_until(lambda: cases.service("rain").service.is_in_effect, at_most_steps=2000)
+
+    def most() -> float:
+        with pytest.raises(CapacityError, match="the pod of rain cannot serve") as refused:
+            cases.update_service("rain", rate=90_000.0)
+        return float(refused.value.message.partition("it can serve ")[2].split()[0].replace(",", ""))
+
+    alone = most()
+    # the attempt keeps the memory of the higher rate, in which the shadow has room
+    for rate in (alone, 200.0):
+        update(rate=rate)
+    update(shadow="w/m@2")
+    assert most() < alone
+    update(rate=most())
+    assert grid.world.given[grid.world.executions[-1].order.attempt_id].memory_bytes <= 1280 * MIB
+
+
 def test_a_range_of_replicas_stays_with_another_rate(both: tuple[Simulation, Cases]) -> None:
     grid, cases = both
     planned(grid, cases, rate=1.0)

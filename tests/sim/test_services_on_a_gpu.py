@@ -13,10 +13,12 @@ from gridmill.domain.gpu_sharing import GpuClaim, GpuMeasurement
 from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.resource import Resource
-from gridmill.domain.service import ServiceState, ServiceView
+from gridmill.domain.service import JOB, ServiceState, ServiceView
 from gridmill.domain.service_settings import ServiceSettings
+from gridmill.domain.service_size import Calibration, LoadPoint
 from gridmill.domain.site import Node, Site
 from gridmill.errors import CapacityError
+from gridmill.machine_type import machine_type
 from gridmill.ports.store import Put
 from gridmill.stores.memory import make as make_memory
 from gridmill.testing.faults import FaultScript, FaultyStore
@@ -207,6 +209,25 @@ def test_a_measurement_of_the_size_uses_the_free_part_of_the_gpu(
     run = cases.plan_service(model, rate=5.0, resource="servers", trust=True).run_id
     assert grid.run_until(lambda: grid.world.executions[-1].order.run_id == run, at_most_steps=2000)
     assert grid.world.executions[-1].order.gpu_indices == shares
+
+
+def test_another_rate_leaves_a_service_its_part_of_the_gpu(both: tuple[Simulation, Cases]) -> None:
+    grid, cases = both
+    grid.world.gpu_needs = {"w/m@1": 1600 * MIB}
+    point = LoadPoint(
+        connections=1, rate_per_second=500.0, mean_seconds=0.002, p99_seconds=0.003, cpu_seconds=0.001
+    )
+    transaction = grid.node.control.begin()
+    transaction.put(
+        Calibration(version="w/m@1", machine=machine_type(), points=(point,), replica_bytes=64 * MIB)
+    )
+    grid.node.control.ledger.commit(transaction)
+    claim = started(grid, cases, "rain", "w/m@1", rate=100.0).service.gpu_claim
+    assert claim == GpuClaim(shares=4, of=24, gpu=0)
+    cases.update_service("rain", rate=200.0)
+    view = running(grid, cases, "rain")
+    job_run = grid.node.control.ledger.snapshot.job_runs[f"{view.service.run_id}/{JOB}"]
+    assert job_run.sizing.amounts.gpus == 4
 
 
 def test_without_shares_a_service_has_the_gpus_of_its_resource() -> None:

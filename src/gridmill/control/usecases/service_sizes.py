@@ -144,7 +144,7 @@ class ServiceSizeUseCases(UseCases):
         attempt = live_attempt(transaction, service)
         room = place.room if attempt is None else _room_in_pod(self._ledger.snapshot, attempt)
         extra_bytes = memory_needed(service, service.replicas, 0) - memory_needed(
-            replace(service, features={}, canary_bytes=0), service.replicas, 0
+            replace(service, features={}, canary_bytes=0, shadow=None), service.replicas, 0
         )
         room = replace(room, memory_bytes=max(0, room.memory_bytes - extra_bytes))
         size = sized(
@@ -168,8 +168,10 @@ class ServiceSizeUseCases(UseCases):
         job_run, attempt = job_run_of(transaction, service, name), live_attempt(transaction, service, name)
         if job_run is None or service.size is None:
             return
-        needed = Amounts(
-            cpus=service.size.cpus, memory_bytes=memory_needed(service, service.replicas, REPLICA_BYTES)
+        needed = replace(
+            job_run.sizing.amounts,
+            cpus=service.size.cpus,
+            memory_bytes=memory_needed(service, service.replicas, REPLICA_BYTES),
         )
         if attempt is not None:
             check_quota(self._ledger.snapshot, service, attempt, needed)
