@@ -12,15 +12,17 @@ from test_successors_of_services import KillAtCommit, LocalPods
 from gridmill.control.node import ControlNode
 from gridmill.control.state import ControlTimeouts
 from gridmill.control.usecases.service import Service as Cases
-from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.amounts import GIB, MIB, Amounts
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobKind
+from gridmill.domain.project import Project
 from gridmill.domain.resource import Resource
 from gridmill.domain.service import JOB, ROUTE, SECOND_JOB, ServiceState, ServiceView
 from gridmill.domain.service_settings import ServiceSettings
+from gridmill.domain.service_size import Calibration, LoadPoint
 from gridmill.domain.serving import ServiceOrder
 from gridmill.domain.site import LOCAL, Node, Site, SiteKind
-from gridmill.errors import InputError
+from gridmill.errors import CapacityError, InputError
 from gridmill.ports.store import Put
 from gridmill.stores.memory import MemoryStore
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
@@ -226,6 +228,47 @@ def test_only_a_ray_cluster_with_enough_nodes_runs_several_pods() -> None:
         ray.cases.start_service("rain", model="w/m@1", settings=settings)
     with pytest.raises(InputError, match="pods: 0 is not between 1 and 32"):
         ray.cases.start_service("rain", model="w/m@1", settings=ServiceSettings(pods=0))
+
+
+def sized(ray: OnRay) -> None:
+    """The version is measured: a replica serves 350 requests/s, which need 0.5 CPUs of its node."""
+    point = LoadPoint(
+        connections=1, rate_per_second=500.0, mean_seconds=0.002, p99_seconds=0.003, cpu_seconds=0.001
+    )
+    machine = "a node with 4 CPUs at site lab"
+    with ray.grid.node.changing() as transaction:
+        transaction.put(
+            Calibration(version="w/m@1", machine=machine, points=(point,), replica_bytes=64 * MIB)
+        )
+
+
+def test_a_rate_is_divided_among_the_pods_of_the_same_update() -> None:
+    ray = OnRay().start(pods=1)
+    sized(ray)
+    with pytest.raises(CapacityError):
+        ray.cases.update_service("rain", rate=900.0)
+    ray.cases.update_service("rain", rate=900.0, settings=ServiceSettings(pods=3))
+    ray.until(ray.is_whole)
+    service = ray.view().service
+    assert (service.pods, service.replicas, service.rate) == (3, 1, 900.0)
+    with pytest.raises(CapacityError):
+        ray.cases.update_service("rain", rate=900.0, settings=ServiceSettings(pods=1))
+
+
+def test_a_quota_counts_the_growth_of_all_pods() -> None:
+    ray = OnRay()
+    sized(ray)
+    ray.cases.configure_project(Project(name="research", cpus=100.0))
+    settings = replace(OPEN, pods=3)
+    ray.cases.start_service(
+        "rain", model="w/m@1", rate=300.0, resource="far", project="research", settings=settings
+    )
+    ray.until(ray.is_whole)
+    held = ray.grid.node.control.ledger.snapshot.places.tallies["research"].cpus
+    ray.cases.configure_project(Project(name="research", cpus=held + 0.5))
+    # each of 3 pods grows from 0.15 to 0.45 CPUs
+    with pytest.raises(CapacityError, match=r"and 0\.9 more needed"):
+        ray.cases.update_service("rain", rate=900.0)
 
 
 def killed_at(ray: OnRay, number: int) -> None:

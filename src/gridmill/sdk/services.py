@@ -52,10 +52,11 @@ class ServiceVerbs(Connected):
         reference = model or (before.follows or before.version if before is not None else "")
         is_sized = before is not None and not before.is_meant_to_run and before.size is not None
         trust = bool(settings.trust or (before is not None and before.settings.trust))
+        pods = settings.pods or (before.pods if before is not None else 1)
         if reference and (rate or least_replicas is not None):
             self.plan_service(
                 reference,
-                rate=rate,
+                rate=rate / pods,
                 replicas=replicas,
                 least_replicas=least_replicas,
                 resource=resource,

@@ -1,6 +1,8 @@
 """This module has the use case that computes the size of a service for a rate of requests, and the sizes with
 which services start and are updated."""
 
+from collections.abc import Sequence
+
 from gridmill.control.ledger import Transaction
 from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.control.steps.run_lifecycle import begin_run
@@ -131,10 +133,12 @@ class ServiceSizeUseCases(UseCases):
         rate: float,
         replicas: int | None,
         least_replicas: int | None,
+        pods: int,
     ) -> Service:
         """Return a running service with the size for another rate or another range of replicas, which fits
-        into the free part of its pod. With another rate alone, a range stays as it is. Raises CapacityError,
-        ConflictError if the version is not calibrated."""
+        into the free part of its pod. `pods` is the number of pods that serve the rate. With another rate
+        alone, a range stays as it is. Raises CapacityError, ConflictError if the version is not
+        calibrated."""
         place = place_of(self._ledger, service.resource, service.name)
         if has_stages(self._control.catalog, fetch_artifact(self._control.catalog, service.version)):
             raise not_measured(service.version)
@@ -149,7 +153,7 @@ class ServiceSizeUseCases(UseCases):
         room = replace(room, memory_bytes=max(0, room.memory_bytes - extra_bytes))
         size = sized(
             calibration,
-            rate / service.pods,
+            rate / pods,
             replicas or 0,
             least_replicas,
             room,
@@ -161,20 +165,22 @@ class ServiceSizeUseCases(UseCases):
         """Give the running attempt of a service, and its next attempts, the CPUs and the memory of its size.
         The running attempt keeps what it has, because its old replicas use it until the update is in
         effect. Raises CapacityError if the quota of its project has no room for the growth."""
-        for name in (service.serving_job, *(one.job for one in service.further_pods)):
-            self._give_to(transaction, service, name)
-
-    def _give_to(self, transaction: Transaction, service: Service, name: str) -> None:
-        job_run, attempt = job_run_of(transaction, service, name), live_attempt(transaction, service, name)
-        if job_run is None or service.size is None:
+        if service.size is None:
             return
-        needed = replace(
-            job_run.sizing.amounts,
-            cpus=service.size.cpus,
-            memory_bytes=memory_needed(service, service.replicas, REPLICA_BYTES),
+        size = Amounts(
+            cpus=service.size.cpus, memory_bytes=memory_needed(service, service.replicas, REPLICA_BYTES)
         )
-        if attempt is not None:
-            check_quota(self._ledger.snapshot, service, attempt, needed)
+        names = (service.serving_job, *(one.job for one in service.further_pods))
+        attempts = [live_attempt(transaction, service, name) for name in names]
+        check_quota(self._ledger.snapshot, service, [one for one in attempts if one is not None], size)
+        for name in names:
+            self._give_to(transaction, service, name, size)
+
+    def _give_to(self, transaction: Transaction, service: Service, name: str, size: Amounts) -> None:
+        job_run, attempt = job_run_of(transaction, service, name), live_attempt(transaction, service, name)
+        if job_run is None:
+            return
+        needed = replace(job_run.sizing.amounts, cpus=size.cpus, memory_bytes=size.memory_bytes)
         job = replace(job_run.job, cpus=needed.cpus, memory_bytes=needed.memory_bytes)
         transaction.put(replace(job_run, job=job, sizing=replace(job_run.sizing, amounts=needed)))
         if attempt is None:
@@ -187,13 +193,13 @@ class ServiceSizeUseCases(UseCases):
         transaction.put(replace(attempt, given=given, asked_cpus=max(needed.cpus, attempt.asked_cpus)))
 
 
-def check_quota(snapshot: Snapshot, service: Service, attempt: Attempt, needed: Amounts) -> None:
-    """Raise CapacityError if the running attempt of a service may not grow to the amounts `needed`, because
-    the live attempts of its project would then hold more than its quota."""
+def check_quota(snapshot: Snapshot, service: Service, attempts: Sequence[Attempt], needed: Amounts) -> None:
+    """Raise CapacityError if the running attempts of a service may not each grow to the amounts `needed`,
+    because the live attempts of its project would then hold more than its quota."""
     project = snapshot.projects.get(service.project)
     more = Amounts(
-        cpus=max(0.0, needed.cpus - attempt.asked_cpus),
-        memory_bytes=max(0, needed.memory_bytes - attempt.given.memory_bytes),
+        cpus=sum(max(0.0, needed.cpus - one.asked_cpus) for one in attempts),
+        memory_bytes=sum(max(0, needed.memory_bytes - one.given.memory_bytes) for one in attempts),
     )
     if project is None or not (more.cpus or more.memory_bytes):
         return

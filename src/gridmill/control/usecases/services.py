@@ -297,7 +297,7 @@ class ServiceUseCases(ServiceSizeUseCases):
     ) -> Service:
         """Change a running service, and return its record. With `may_replace`, the change may replace a
         change that is not in effect. Raises InputError, CapacityError, ConflictError."""
-        after = self._updated(transaction, service, chosen, replicas, least_replicas, rate)
+        after = self._updated(transaction, service, chosen, replicas, least_replicas, rate, settings.pods)
         definition = features.definition if features is not None else None
         after = self._with_canary(after, canary_model, definition, canary_percent, transaction.now)
         after = self._with_shadow(after, shadow_model, definition, shadow_percent, transaction.now)
@@ -353,6 +353,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         replicas: int | None,
         least_replicas: int | None,
         rate: float,
+        pods: int | None,
     ) -> Service:
         after = service
         if chosen is not None:
@@ -365,10 +366,9 @@ class ServiceUseCases(ServiceSizeUseCases):
         if not rate and (replicas is None or (replicas, least_replicas) == present):
             return after
         if rate or least_replicas is not None:
-            sized = self._sized_for(transaction, after, rate, replicas, least_replicas)
-            if sized == service:
+            after = self._sized_for(transaction, after, rate, replicas, least_replicas, pods or service.pods)
+            if after == service:
                 return service
-            after = sized
         else:
             self._check_memory(transaction, service, replicas or 0)
             after = replace(after, replicas=replicas or 0, scaling=None)
