@@ -4,7 +4,8 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,7 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest files, then those that start real processes, then the quick ones. `--first` begins with
     another file and ends with the one before it, so that runs with `--minutes` skip different tests."""
+    _give_each_an_id(items)
     folder = Path(__file__).parent
     if (first := config.getoption("first")) is not None:
         files = sorted({item.path for item in items})
@@ -190,6 +192,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return at, "unit" in item.path.relative_to(folder).parts
 
     items.sort(key=place)
+
+
+def _give_each_an_id(items: Sequence[pytest.Item]) -> None:
+    """Add the operation to the ids of the tests that schemathesis makes. With pytest 9.2, they have one id,
+    and of tests with one id, pytest-xdist runs one, and says nothing about the others."""
+    for item in items:
+        _, bracket, operation = item.name.partition("[")
+        if bracket and item.id.params is None:
+            item._id = item.id.with_params(operation.removesuffix("]"))
+    counts = Counter(item.nodeid for item in items)
+    if alike := [one for one, count in counts.items() if count > 1]:
+        raise pytest.UsageError(f"only one of the tests with this id would run: {alike[0]}")
 
 
 @pytest.fixture(scope="session")

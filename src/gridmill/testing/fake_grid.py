@@ -42,6 +42,7 @@ from gridmill.ports.usecase import ResponseForm, Role, UseCase
 from gridmill.ports.usecases import USE_CASES
 from gridmill.testing.fake_advising import FakeAdvising
 from gridmill.testing.fake_secrets import FakeSecrets
+from gridmill.testing.fake_services import FakeServices
 from gridmill.testing.fake_use_cases import (
     FakeAlterations,
     FakeSharing,
@@ -156,7 +157,7 @@ class Act(StrEnum):
 
 @recorded
 @dataclass(slots=True)
-class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites, FakeSecrets):
+class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites, FakeSecrets, FakeServices):
     """Implements `gridmill.ports.grid.Grid`. When `start_run` and `resume` return, the run is complete.
 
     `acts` contains the behaviour of each job by the name of the job. A job that is not in `acts` succeeds.
