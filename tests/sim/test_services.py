@@ -183,8 +183,21 @@ def test_a_second_update_is_refused_until_the_first_is_in_effect_and_a_rollback_
 
 def test_more_replicas_than_the_attempt_has_memory_for_are_refused(grid: Simulation, cases: Cases) -> None:
     started(grid, cases)
-    with pytest.raises(InputError, match="64 replicas need about"):
-        cases.update_service("rain", replicas=64)
+    with pytest.raises(InputError, match="8 replicas need about"):
+        cases.update_service("rain", replicas=8)
+
+
+def test_more_replicas_than_the_pod_has_cpus_for_are_refused_because_the_next_start_would_be(
+    grid: Simulation, cases: Cases
+) -> None:
+    started(grid, cases)
+    snapshot = grid.node.control.ledger.snapshot
+    (attempt,) = snapshot.attempts.values()
+    (pod,) = snapshot.deployments[attempt.deployment_id].pods
+    cpus = int(pod.capacity.cpus)
+    with pytest.raises(InputError, match=f"{cpus + 1} replicas need {cpus + 1} CPUs, .* has {cpus}"):
+        cases.update_service("rain", replicas=cpus + 1)
+    assert cases.update_service("rain", replicas=2).service.replicas == 2
 
 
 @pytest.mark.parametrize("cause", [Cause.EXIT, Cause.MEMORY, Cause.INPUT])

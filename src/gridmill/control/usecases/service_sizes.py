@@ -16,7 +16,7 @@ from gridmill.control.steps.service_sizes import (
 )
 from gridmill.control.steps.services import job_run_of, live_attempt
 from gridmill.control.usecases.base import UseCases
-from gridmill.domain.amounts import Amounts
+from gridmill.domain.amounts import Amounts, show_bytes
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.footprint import REPLICA_BYTES
 from gridmill.domain.frozen import replace
@@ -214,11 +214,40 @@ def check_quota(snapshot: Snapshot, service: Service, attempts: Sequence[Attempt
         )
 
 
-def _room_in_pod(snapshot: Snapshot, attempt: Attempt) -> Amounts:
-    """Return the CPUs and the memory of the pod of an attempt that its other attempts leave."""
+def check_replicas_fit(snapshot: Snapshot, attempt: Attempt | None, service: Service, replicas: int) -> None:
+    """Raise InputError if the running attempt of a service has too little memory for this number of replicas,
+    or its pod too few CPUs: without a measurement each replica gets one, and the service could not start
+    again."""
+    if attempt is None:
+        return
+    cpus = _pod_capacity(snapshot, attempt).cpus
+    if replicas > service.replicas and replicas > cpus > 0:
+        raise InputError(
+            f"{replicas} replicas need {replicas} CPUs, and the pod of service {service.name!r} has {cpus:g}",
+            hint="Replicas that are measured can share a CPU: gridmill update service "
+            f"{service.name} --rate REQUESTS_PER_SECOND",
+            place="replicas",
+        )
+    needed = memory_needed(service, replicas, REPLICA_BYTES)
+    if attempt.given.memory_bytes and needed > attempt.given.memory_bytes:
+        raise InputError(
+            f"service {service.name!r} has {show_bytes(attempt.given.memory_bytes)}, and {replicas} "
+            f"replicas need about {show_bytes(needed)}",
+            hint=f"Start it again: gridmill stop service {service.name}; gridmill start service "
+            f"{service.name} --replicas {replicas}",
+            place="replicas",
+        )
+
+
+def _pod_capacity(snapshot: Snapshot, attempt: Attempt) -> Amounts:
     deployment = snapshot.deployments.get(attempt.deployment_id)
     pods = deployment.pods if deployment is not None else ()
-    capacity = next((one.capacity for one in pods if one.id == attempt.pod_id), attempt.given)
+    return next((one.capacity for one in pods if one.id == attempt.pod_id), attempt.given)
+
+
+def _room_in_pod(snapshot: Snapshot, attempt: Attempt) -> Amounts:
+    """Return the CPUs and the memory of the pod of an attempt that its other attempts leave."""
+    capacity = _pod_capacity(snapshot, attempt)
     others = [
         one.given
         for one in snapshot.attempts.values()

@@ -39,10 +39,14 @@ from gridmill.control.usecases.service_checks import (
     with_size_before,
 )
 from gridmill.control.usecases.service_rental import lease_of_pod, rental_text
-from gridmill.control.usecases.service_sizes import ServiceSizeUseCases, check_range, check_rate, check_room
-from gridmill.domain.amounts import show_bytes
+from gridmill.control.usecases.service_sizes import (
+    ServiceSizeUseCases,
+    check_range,
+    check_rate,
+    check_replicas_fit,
+    check_room,
+)
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.footprint import REPLICA_BYTES
 from gridmill.domain.frozen import replace
 from gridmill.domain.naming import check_name
 from gridmill.domain.project import DEFAULT
@@ -58,7 +62,6 @@ from gridmill.domain.service import (
     alias_followed,
     check_trusted,
     further_replicas,
-    memory_needed,
     pipeline_of,
     pods_message,
     ready_replicas,
@@ -370,7 +373,8 @@ class ServiceUseCases(ServiceSizeUseCases):
             if after == service:
                 return service
         else:
-            self._check_memory(transaction, service, replicas or 0)
+            attempt = live_attempt(transaction, service)
+            check_replicas_fit(self._ledger.snapshot, attempt, service, replicas or 0)
             after = replace(after, replicas=replicas or 0, scaling=None)
         return replace(after, generation=service.generation + 1, changed=transaction.now)
 
@@ -438,19 +442,6 @@ class ServiceUseCases(ServiceSizeUseCases):
             )
         self._check_port_is_free(after)
         return replace(after, generation=service.generation + 1, changed=now)
-
-    def _check_memory(self, transaction: Transaction, service: Service, replicas: int) -> None:
-        """Raise InputError if the running attempt has too little memory for that number of replicas."""
-        attempt = live_attempt(transaction, service)
-        needed = memory_needed(service, replicas, REPLICA_BYTES)
-        if attempt is not None and attempt.given.memory_bytes and needed > attempt.given.memory_bytes:
-            raise InputError(
-                f"service {service.name!r} has {show_bytes(attempt.given.memory_bytes)}, and {replicas} "
-                f"replicas need about {show_bytes(needed)}",
-                hint=f"Start it again: gridmill stop service {service.name}; gridmill start service "
-                f"{service.name} --replicas {replicas}",
-                place="replicas",
-            )
 
     def _change(self, transaction: Transaction, before: Service, after: Service) -> Service:
         """Store a service after a change, send its order, and return its record."""
