@@ -160,7 +160,7 @@ def test_after_the_end_of_a_node_the_other_pod_answers_and_a_new_one_starts_on_a
     told = [
         one.body["message"] for one in ray.cases.events(ray.view().service.run_id) if one.type == "service"
     ]
-    assert "a pod has ended; its other pods answer" in told
+    assert "a pod has ended; the other pods answer" in told
 
 
 def test_without_another_node_the_pod_waits_and_starts_when_the_node_returns() -> None:

@@ -87,10 +87,10 @@ def test_the_second_service_starts_on_the_gpu_of_the_first_which_keeps_only_what
     assert rain.gpu_measured == {
         "w/m@1": GpuMeasurement(replica_bytes=1600 * MIB, gpu_bytes=24 * GIB, max_batch=256)
     }
-    assert rain.gpu_claim == GpuClaim(shares=6, of=24, gpu=0)
+    assert rain.gpu_claim == GpuClaim(shares=6, gpu_shares=24, gpu=0)
     hail = started(grid, cases, "hail", "w/m@2").service
     assert order_of(grid, cases, "hail").gpu_indices == tuple(range(6, 24))
-    assert hail.gpu_claim == GpuClaim(shares=10, of=24, gpu=0)
+    assert hail.gpu_claim == GpuClaim(shares=10, gpu_shares=24, gpu=0)
     assert len({one.pod_id for one in grid.world.executions}) == 1
     _, sizing = cases.configure_resource(
         Resource(name="servers", type=JobKind.SERVICE, memory_bytes=8 * GIB, gpus=24, workers=1)
@@ -153,7 +153,7 @@ def test_an_update_that_needs_more_gpu_memory_is_refused_and_another_one_is_limi
     # while it was not measured, a replica could use half of what the service has
     assert grid.world.orders[view.service.reported_by].gpu_memory_bytes == 2 * GIB
     assert view.service.gpu_measured["w/m@3"].replica_bytes == 1200 * MIB
-    assert view.service.gpu_claim == GpuClaim(shares=3, of=24, gpu=0)
+    assert view.service.gpu_claim == GpuClaim(shares=3, gpu_shares=24, gpu=0)
 
 
 def test_a_followed_version_that_needs_more_gpu_memory_and_a_shadow_as_canary_are_refused(

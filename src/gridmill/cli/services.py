@@ -482,14 +482,17 @@ def _pod_rows(service: Service) -> Sequence[tuple[object, ...]]:
     """Return the table cells of the pods of a service that runs in several pods."""
     reports = [(service.serving_job, service.report, False)]
     reports += [(one.job, one.report, one.leaving is not None) for one in service.further_pods]
-    return [
-        (job, "leaving", "", report.address)
-        if leaves and report is not None
-        else (job, report.state, f"{ready_replicas(report)} of {_range(service)}", report.address)
-        if report is not None
-        else (job, "starting", "", "")
-        for job, report, leaves in sorted(reports, key=lambda one: one[0])
-    ]
+    return [_pod_row(service, *one) for one in sorted(reports, key=lambda one: one[0])]
+
+
+def _pod_row(
+    service: Service, job: str, report: ServiceReport | None, is_leaving: bool
+) -> tuple[object, ...]:
+    if report is None:
+        return job, "starting", "", ""
+    if is_leaving:
+        return job, "leaving", "", report.address
+    return job, report.state, f"{ready_replicas(report)} of {_range(service)}", report.address
 
 
 def _range(service: Service, pods: int = 1) -> str:

@@ -1,7 +1,7 @@
 """This module decides how the services of a resource share a GPU: the part of the GPU that a service gets by
 the measured GPU memory of its version, and whether this part is free.
 
-A GPU has `of` equal shares (the setting `gpu_shares` of the site). A service on a resource with at most one
+A GPU has `gpu_shares` equal shares (a setting of the site). A service on a resource with at most one
 GPU for each worker gets a number of shares, and the memory that belongs to these shares.
 """
 
@@ -29,16 +29,16 @@ class GpuMeasurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuClaim:
-    """The `shares` of a GPU that a service has, of the `of` shares of the whole GPU. `gpu` is the number of
-    the GPU on its machine, or None while the service has not started."""
+    """The `shares` of a GPU that a service has, of the `gpu_shares` shares of the whole GPU. `gpu` is the
+    number of the GPU on its machine, or None while the service has not started."""
 
     shares: int
-    of: int
+    gpu_shares: int
     gpu: int | None = None
 
     def memory_bytes(self, gpu_bytes: int) -> int:
         """Return the memory that belongs to the shares of a GPU of this size."""
-        return gpu_bytes * self.shares // self.of
+        return gpu_bytes * self.shares // self.gpu_shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +55,12 @@ class HeldShares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRoom:
-    """The shares that services leave free. `of` is the number of shares of a whole GPU. A worker of the
-    resource `resource` has `worker_shares` shares. `workers` and `gpus` are the free shares of each worker of
-    the resource and of each GPU of the machine. `held` are the shares of the services."""
+    """The shares that services leave free. `gpu_shares` is the number of shares of a whole GPU. A worker of
+    the resource `resource` has `worker_shares` shares. `workers` and `gpus` are the free shares of each
+    worker of the resource and of each GPU of the machine. `held` are the shares of the services."""
 
     resource: str
-    of: int
+    gpu_shares: int
     worker_shares: int
     workers: tuple[int, ...]
     gpus: tuple[int, ...]
@@ -78,21 +78,21 @@ def gpu_limit(measured_bytes: int) -> int:
 
 
 def gpu_room(
-    resource: str, of: int, worker_shares: int, *, workers: int, gpus: int, held: Sequence[HeldShares]
+    resource: str, gpu_shares: int, worker_shares: int, *, workers: int, gpus: int, held: Sequence[HeldShares]
 ) -> GpuRoom:
     """Return the free shares of a resource with this number of workers, on a machine with this number of
     GPUs. A service that has not started counts on the worker and the GPU with the fewest free shares that
     are enough for it, because GPUs are assigned by this rule."""
     pods = tuple(dict.fromkeys(one.pod_id for one in held if one.on_resource and one.pod_id))
     free_workers = [worker_shares] * max(workers, len(pods))
-    free_gpus = [of] * gpus
+    free_gpus = [gpu_shares] * gpus
     for one in sorted(held, key=lambda one: one.gpu is None):
         if one.on_resource:
             _take(free_workers, one.shares, pods.index(one.pod_id) if one.pod_id else None)
         _take(free_gpus, one.shares, one.gpu)
     return GpuRoom(
         resource=resource,
-        of=of,
+        gpu_shares=gpu_shares,
         worker_shares=worker_shares,
         workers=tuple(free_workers),
         gpus=tuple(free_gpus),
@@ -108,14 +108,14 @@ def _take(free: list[int], shares: int, place: int | None) -> None:
         free[place] = max(0, free[place] - shares)
 
 
-def shares_needed(measured: GpuMeasurement, replicas: int, of: int) -> int:
+def shares_needed(measured: GpuMeasurement, replicas: int, gpu_shares: int) -> int:
     """Return the smallest number of shares whose memory is enough for the replicas and for one more, which an
     update needs. Each replica may use its limit."""
-    return _shares((replicas + 1) * measured.limit_bytes, measured.gpu_bytes, of)
+    return _shares((replicas + 1) * measured.limit_bytes, measured.gpu_bytes, gpu_shares)
 
 
-def _shares(memory_bytes: int, gpu_bytes: int, of: int) -> int:
-    return max(1, -(-memory_bytes * of // gpu_bytes))
+def _shares(memory_bytes: int, gpu_bytes: int, gpu_shares: int) -> int:
+    return max(1, -(-memory_bytes * gpu_shares // gpu_bytes))
 
 
 def claim_for(
@@ -137,21 +137,21 @@ def claim_for(
                 f"then, or stop another service. {_RAISE}",
                 place="resource",
             )
-        return GpuClaim(shares=room.free, of=room.of)
-    shares = shares_needed(measured, replicas, room.of)
+        return GpuClaim(shares=room.free, gpu_shares=room.gpu_shares)
+    shares = shares_needed(measured, replicas, room.gpu_shares)
     if shares > room.worker_shares:
-        own = _shares(replicas * measured.limit_bytes, measured.gpu_bytes, room.of)
+        own = _shares(replicas * measured.limit_bytes, measured.gpu_bytes, room.gpu_shares)
         shares = room.worker_shares if own <= room.worker_shares else shares
     if shares > room.free:
         raise _no_room(service, version, measured, replicas, room)
-    return GpuClaim(shares=shares, of=room.of)
+    return GpuClaim(shares=shares, gpu_shares=room.gpu_shares)
 
 
 def claim_after(claim: GpuClaim, measured: GpuMeasurement, replicas: int) -> GpuClaim:
     """Return the shares that a service keeps after its version was measured. They never become more, because
     other services may have the rest."""
-    needed = min(claim.shares, shares_needed(measured, replicas, claim.of))
-    return GpuClaim(shares=needed, of=claim.of, gpu=claim.gpu)
+    needed = min(claim.shares, shares_needed(measured, replicas, claim.gpu_shares))
+    return GpuClaim(shares=needed, gpu_shares=claim.gpu_shares, gpu=claim.gpu)
 
 
 def replica_limit(claim: GpuClaim, measured: GpuMeasurement | None, gpu_bytes: int, replicas: int) -> int:
@@ -169,7 +169,7 @@ def check_update(
 ) -> None:
     """Raise CapacityError if a running service has too little GPU memory to change to this version and this
     number of replicas, of which one more runs during the change."""
-    if shares_needed(measured, replicas, claim.of) <= claim.shares:
+    if shares_needed(measured, replicas, claim.gpu_shares) <= claim.shares:
         return
     has = show_bytes(claim.memory_bytes(measured.gpu_bytes))
     raise CapacityError(
@@ -186,14 +186,14 @@ _RAISE = "If a GPU has room in theory, more --gpu-shares of `gridmill up` make i
 def _no_room(
     service: str, version: str, measured: GpuMeasurement, replicas: int, room: GpuRoom
 ) -> CapacityError:
-    free = show_bytes(measured.gpu_bytes * room.free // room.of)
+    free = show_bytes(measured.gpu_bytes * room.free // room.gpu_shares)
     whole = show_bytes(measured.gpu_bytes)
     return CapacityError(
         f"service {service!r} does not fit on a GPU of resource {room.resource!r}: "
         f"{_need_text(version, measured, replicas)}, and {free} of {whole} are free. "
         f"{_held(room, measured.gpu_bytes)}",
         hint=f"Start fewer replicas or a smaller --max-batch, stop another service, or use another resource. "
-        f"GPU memory is given in steps of {show_bytes(measured.gpu_bytes / room.of)}. {_RAISE}",
+        f"GPU memory is given in steps of {show_bytes(measured.gpu_bytes / room.gpu_shares)}. {_RAISE}",
         place="resource",
     )
 
@@ -208,8 +208,8 @@ def _need_text(version: str, measured: GpuMeasurement, replicas: int) -> str:
 
 def _held(room: GpuRoom, gpu_bytes: int | None) -> str:
     def size(shares: int) -> str:
-        part = f"{shares} of {room.of} shares"
-        return part if gpu_bytes is None else show_bytes(gpu_bytes * shares // room.of)
+        part = f"{shares} of {room.gpu_shares} shares"
+        return part if gpu_bytes is None else show_bytes(gpu_bytes * shares // room.gpu_shares)
 
     if not room.held:
         return "No other service has a part of a GPU."
@@ -240,7 +240,7 @@ def claim_text(one: SharingService) -> str:
     """Format the part of a GPU that a service has, with its reason."""
     claim, measured = one.claim, one.measured
     if measured is None:
-        return f"{claim.shares} of {claim.of} shares of a GPU; its GPU memory was not measured yet"
+        return f"{claim.shares} of {claim.gpu_shares} shares of a GPU; its GPU memory was not measured yet"
     has, whole = claim.memory_bytes(measured.gpu_bytes), measured.gpu_bytes
     need = (one.replicas + 1) * measured.limit_bytes
     short = "" if need <= has else f"; an update needs {show_bytes(need)}, so stop the service before it"

@@ -116,9 +116,8 @@ def _after_ends(spread: SpreadService) -> NextPodStep | None:
             return NextPodStep(step=PodStep.CLEAR, job=pod.job)
     if spread.first.attempt is not None:
         return None
-    ready = (one.job for one in service.further_pods if one.is_ready(0))
-    heir = next(ready, "")
-    return NextPodStep(step=PodStep.TAKE_OVER, job=heir) if heir else None
+    ready = next((one.job for one in service.further_pods if one.is_ready(0)), "")
+    return NextPodStep(step=PodStep.TAKE_OVER, job=ready) if ready else None
 
 
 def _bindings(spread: SpreadService, now: float) -> Iterator[NextPodStep]:

@@ -88,7 +88,7 @@ def test_workers_and_gpus_are_divided_separately() -> None:
 
 
 def test_a_replica_may_use_a_quarter_more_than_was_measured_or_its_part_of_the_shares() -> None:
-    claim = GpuClaim(shares=6, of=24)
+    claim = GpuClaim(shares=6, gpu_shares=24)
     assert replica_limit(claim, SMALL, 24 * GIB, 2) == 1000 * MIB
     assert replica_limit(claim, None, 24 * GIB, 2) == 2 * GIB
     assert replica_limit(claim, measured(4 * GIB), 24 * GIB, 2) == 3 * GIB
@@ -103,7 +103,7 @@ def test_a_measurement_with_a_smaller_batch_is_not_used() -> None:
 
 def test_the_saving_counts_the_gpus_on_which_the_services_run() -> None:
     def service(name: str, gpu: int | None, known: GpuMeasurement | None = SMALL) -> SharingService:
-        claim = GpuClaim(shares=3, of=24, gpu=gpu)
+        claim = GpuClaim(shares=3, gpu_shares=24, gpu=gpu)
         return SharingService(name=name, claim=claim, measured=known, replicas=2)
 
     assert gpu_lines([service("rain", 0), service("hail", 0), service("fog", 1, None)]) == (
@@ -121,9 +121,9 @@ def test_the_saving_counts_the_gpus_on_which_the_services_run() -> None:
 SERVICES = st.lists(st.tuples(st.integers(1, 9 * 1024), st.integers(1, 4)), max_size=6)
 
 
-@given(services=SERVICES, of=st.sampled_from([2, 8, 24, 100]), gpus=st.integers(1, 2))
+@given(services=SERVICES, gpu_shares=st.sampled_from([2, 8, 24, 100]), gpus=st.integers(1, 2))
 def test_admitted_services_fit_in_any_update_and_a_refused_one_has_no_place(
-    services: list[tuple[int, int]], of: int, gpus: int
+    services: list[tuple[int, int]], gpu_shares: int, gpus: int
 ) -> None:
     """Services start one after another and are placed as the control node places them."""
     size = 16 * GIB
@@ -132,24 +132,25 @@ def test_admitted_services_fit_in_any_update_and_a_refused_one_has_no_place(
     for number, (mebibytes, replicas) in enumerate(services):
         one = measured(mebibytes * MIB, size)
         need = (replicas + 1) * one.limit_bytes
-        now = gpu_room("servers", of, of, workers=gpus, gpus=gpus, held=held)
+        now = gpu_room("servers", gpu_shares, gpu_shares, workers=gpus, gpus=gpus, held=held)
         free = [
-            of * gpu + share
+            gpu_shares * gpu + share
             for gpu in range(gpus)
-            for share in range(of - sum(other.shares for other in held if other.gpu == gpu))
+            for share in range(gpu_shares - sum(other.shares for other in held if other.gpu == gpu))
         ]
         try:
             claim = claim_for(f"s{number}", "w/m@1", one, replicas, now)
         except CapacityError:
             # in steps of a share, no GPU has room for it
-            steps = max(1, -(-need * of // size))
+            steps = max(1, -(-need * gpu_shares // size))
             assert all(
-                steps + sum(other.shares for other in held if other.gpu == gpu) > of for gpu in range(gpus)
+                steps + sum(other.shares for other in held if other.gpu == gpu) > gpu_shares
+                for gpu in range(gpus)
             )
             continue
-        numbers = pick(free, claim.shares, of)
+        numbers = pick(free, claim.shares, gpu_shares)
         assert numbers is not None
-        gpu = numbers[0] // of
+        gpu = numbers[0] // gpu_shares
         held.append(HeldShares(service=f"s{number}", shares=claim.shares, pod_id=f"p{gpu}", gpu=gpu))
         needs.append(need if need <= size else replicas * one.limit_bytes)
     for gpu in range(gpus):
@@ -157,17 +158,19 @@ def test_admitted_services_fit_in_any_update_and_a_refused_one_has_no_place(
         assert together <= size
 
 
-@given(services=SERVICES, of=st.sampled_from([4, 24]))
+@given(services=SERVICES, gpu_shares=st.sampled_from([4, 24]))
 def test_services_that_wait_for_their_start_leave_the_room_that_some_placement_leaves(
-    services: list[tuple[int, int]], of: int
+    services: list[tuple[int, int]], gpu_shares: int
 ) -> None:
     """What is left after services without a place is what is left after one of all their placements."""
-    shares = [shares_needed(measured(size * MIB), replicas, of) for size, replicas in services]
-    waiting = tuple(HeldShares(service=f"s{n}", shares=one) for n, one in enumerate(shares) if one <= of)
-    left = gpu_room("servers", of, of, workers=2, gpus=2, held=waiting).gpus
+    shares = [shares_needed(measured(size * MIB), replicas, gpu_shares) for size, replicas in services]
+    waiting = tuple(
+        HeldShares(service=f"s{n}", shares=one) for n, one in enumerate(shares) if one <= gpu_shares
+    )
+    left = gpu_room("servers", gpu_shares, gpu_shares, workers=2, gpus=2, held=waiting).gpus
     possible = set()
     for places in product((0, 1, None), repeat=len(waiting)):
-        free = [of, of]
+        free = [gpu_shares, gpu_shares]
         for one, place in zip(waiting, places, strict=True):
             if place is not None:
                 free[place] -= one.shares
@@ -179,13 +182,13 @@ def test_services_that_wait_for_their_start_leave_the_room_that_some_placement_l
 @given(
     size=st.integers(1, 80 * 1024),
     replicas=st.integers(1, 64),
-    of=st.integers(2, 100),
+    gpu_shares=st.integers(2, 100),
     part=st.integers(1, 80),
 )
 def test_shares_are_the_smallest_whole_number_that_is_enough(
-    size: int, replicas: int, of: int, part: int
+    size: int, replicas: int, gpu_shares: int, part: int
 ) -> None:
     one = measured(size * MIB, part * GIB)
-    need, shares = (replicas + 1) * one.limit_bytes, shares_needed(one, replicas, of)
-    assert shares * one.gpu_bytes >= need * of
-    assert shares == 1 or (shares - 1) * one.gpu_bytes < need * of
+    need, shares = (replicas + 1) * one.limit_bytes, shares_needed(one, replicas, gpu_shares)
+    assert shares * one.gpu_bytes >= need * gpu_shares
+    assert shares == 1 or (shares - 1) * one.gpu_bytes < need * gpu_shares

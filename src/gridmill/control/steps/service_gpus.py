@@ -37,15 +37,15 @@ def with_gpu_claim(catalog: Catalog, service: Service, resource: Resource) -> Se
     """Return a service that starts, with its part of a GPU if services share the GPUs of its resource. A
     service without own code computes on CPUs, and gets none. Raises CapacityError if its part is not free."""
     snapshot = catalog.ledger.snapshot
-    of = shares_of(snapshot, resource)
+    gpu_shares = shares_of(snapshot, resource)
     # the measurements of a stopped service outlast its stop
     before = snapshot.services.get(service.name)
     service = replace(service, gpu_measured=before.gpu_measured if before is not None else {})
-    if of is None:
+    if gpu_shares is None:
         return service
     if not _has_code(catalog, service):
-        return replace(service, gpu_claim=GpuClaim(shares=0, of=of))
-    room = _room(snapshot, service.name, resource, of)
+        return replace(service, gpu_claim=GpuClaim(shares=0, gpu_shares=gpu_shares))
+    room = _room(snapshot, service.name, resource, gpu_shares)
     measured = _measurement(snapshot, service, service.version)
     claim = claim_for(service.name, service.version, measured, service.replicas, room)
     return replace(service, gpu_claim=claim, gpu_measured=_known(service, measured))
@@ -55,12 +55,12 @@ def shares_to_calibrate(catalog: Catalog, version: Artifact, resource: Resource)
     """Return the number of GPU shares with which a version is calibrated, if services share the GPUs of the
     resource: all free shares, or none for a version without own code. The result is None on other resources.
     Raises CapacityError if no share is free."""
-    of = shares_of(catalog.ledger.snapshot, resource)
-    if of is None:
+    gpu_shares = shares_of(catalog.ledger.snapshot, resource)
+    if gpu_shares is None:
         return None
     if not has_own_code(version):
         return 0
-    room = _room(catalog.ledger.snapshot, "", resource, of)
+    room = _room(catalog.ledger.snapshot, "", resource, gpu_shares)
     return claim_for("", version.id, None, 1, room).shares
 
 
@@ -114,7 +114,7 @@ def note_gpu_memory(
     claim = service.gpu_claim
     if claim is None or attempt is None or not attempt.gpu_indices:
         return service
-    claim = replace(claim, shares=len(attempt.gpu_indices), gpu=attempt.gpu_indices[0] // claim.of)
+    claim = replace(claim, shares=len(attempt.gpu_indices), gpu=attempt.gpu_indices[0] // claim.gpu_shares)
     measured = _measured_by(service, report)
     known = service.gpu_measured.get(service.version)
     if measured is not None and (known is None or known.max_batch <= measured.max_batch):
@@ -160,20 +160,20 @@ def shares_of(snapshot: Snapshot, resource: Resource) -> int | None:
     """Return the number of shares of a GPU if services share the GPUs of a resource: at the site `local`,
     where GPUs have several shares, and with at most one GPU for each worker. None otherwise."""
     site = snapshot.sites.get(LOCAL)
-    of = int(site.settings.get(GPU_SHARES, "1")) if site is not None else 1
-    is_shared = resource.site == LOCAL and resource.type is JobKind.SERVICE and of > 1
-    return of if is_shared and 0 < gpus_of(resource) <= of else None
+    gpu_shares = int(site.settings.get(GPU_SHARES, "1")) if site is not None else 1
+    is_shared = resource.site == LOCAL and resource.type is JobKind.SERVICE and gpu_shares > 1
+    return gpu_shares if is_shared and 0 < gpus_of(resource) <= gpu_shares else None
 
 
-def _room(snapshot: Snapshot, service: str, resource: Resource, of: int) -> GpuRoom:
-    gpus = snapshot.largest(LOCAL).gpus // of
+def _room(snapshot: Snapshot, service: str, resource: Resource, gpu_shares: int) -> GpuRoom:
+    gpus = snapshot.largest(LOCAL).gpus // gpu_shares
     shares = gpus_of(resource)
     held = tuple(_held(snapshot, one, resource) for one in _running(snapshot) if one.name != service)
     return gpu_room(
         resource.name,
-        of,
+        gpu_shares,
         shares,
-        workers=resource.workers or max(1, gpus * of // shares),
+        workers=resource.workers or max(1, gpus * gpu_shares // shares),
         gpus=gpus,
         held=tuple(one for one in held if one.shares),
     )
@@ -188,7 +188,7 @@ def _held(snapshot: Snapshot, service: Service, resource: Resource) -> HeldShare
         service=service.name,
         shares=len(place) or (claim.shares if claim is not None else 0),
         pod_id=attempt.pod_id if attempt is not None else None,
-        gpu=place[0] // claim.of if place and claim is not None else None,
+        gpu=place[0] // claim.gpu_shares if place and claim is not None else None,
         on_resource=is_on(service, resource.name),
     )
 

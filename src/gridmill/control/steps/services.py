@@ -38,6 +38,7 @@ from gridmill.domain.service import (
 )
 from gridmill.domain.service_features import ViewOrders, view_copy_folder
 from gridmill.domain.service_log import request_log_uri, writer_of
+from gridmill.domain.service_pods import FurtherPod
 from gridmill.domain.service_settings import DEFAULT_HOST
 from gridmill.domain.service_shadow import with_shadow_order
 from gridmill.domain.service_size import CALIBRATION, Calibration
@@ -316,22 +317,26 @@ def _note_other(
 ) -> None:
     """Record the report of replicas in a further pod, or of replicas that get no requests yet. Replicas that
     were replaced are ignored."""
-    if any(one.job == job for one in service.further_pods):
-        noted = tuple(
-            replace(one, report=report, reported_by=attempt_id) if one.job == job else one
-            for one in service.further_pods
+    further = next((one for one in service.further_pods if one.job == job), None)
+    if further is not None:
+        return _note_further(
+            transaction, service, further, replace(further, report=report, reported_by=attempt_id)
         )
-        after = replace(service, further_pods=noted)
-        before = next(one.report for one in service.further_pods if one.job == job)
-        if report.problem and report.problem != (before.problem if before is not None else ""):
-            add_event(transaction, after, ServiceState.FAILING, report.problem)
-        is_done = after.is_in_effect and after.features_before
-        transaction.put(replace(after, features_before=()) if is_done else after)
-        return
     successor = service.succession.successor
     if successor is not None and successor.job == job:
         successor = replace(successor, report=report, reported_by=attempt_id)
         transaction.put(replace(service, succession=replace(service.succession, successor=successor)))
+
+
+def _note_further(transaction: Transaction, service: Service, before: FurtherPod, noted: FurtherPod) -> None:
+    """Record the report of the replicas in a further pod."""
+    others = service.further_pods
+    after = replace(service, further_pods=tuple(noted if one is before else one for one in others))
+    problem = noted.report.problem if noted.report is not None else ""
+    if problem and problem != (before.report.problem if before.report is not None else ""):
+        add_event(transaction, after, ServiceState.FAILING, problem)
+    is_done = after.is_in_effect and after.features_before
+    transaction.put(replace(after, features_before=()) if is_done else after)
 
 
 def replica_address(report: ServiceReport | None, reported_by: str, attempt: Attempt) -> str:

@@ -105,23 +105,23 @@ def _act(endings: Endings, transaction: Transaction, run: Run, service: Service,
 
 def _take_over(transaction: Transaction, service: Service, job: str) -> None:
     """Let a ready pod take the place of the pod of the serving job, whose attempt has ended."""
-    heir = next(one for one in service.further_pods if one.job == job)
+    ready = next(one for one in service.further_pods if one.job == job)
     others = tuple(one for one in service.further_pods if one.job != job)
     after = replace(
         service,
         serving_job=job,
         further_pods=(*others, FurtherPod(job=service.serving_job)),
-        report=heir.report,
-        reported_by=heir.reported_by,
+        report=ready.report,
+        reported_by=ready.reported_by,
     )
     transaction.put(after)
-    add_event(transaction, after, ServiceState.UPDATING, "a pod has ended; its other pods answer")
+    add_event(transaction, after, ServiceState.UPDATING, "a pod has ended; the other pods answer")
 
 
 def _clear(transaction: Transaction, service: Service, job: str) -> None:
     _change_pod(transaction, service, FurtherPod(job=job, leaving=_record(service, job).leaving))
     if _record(service, job).leaving is None:
-        add_event(transaction, service, ServiceState.UPDATING, "a pod has ended; its other pods answer")
+        add_event(transaction, service, ServiceState.UPDATING, "a pod has ended; the other pods answer")
 
 
 def _record(service: Service, job: str) -> FurtherPod:
