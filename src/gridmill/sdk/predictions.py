@@ -126,8 +126,8 @@ class PredictionVerbs(RunVerbs, VersionVerbs, ServiceVerbs):
             run=run,
             path=str(target.absolute()),
             rows=written,
-            tables=self._tables(served.features.get(version.id), rows.held),
-            not_present={name: dict(counted) for name, counted in rows.counts.items()},
+            tables=self._tables(served.features.get(version.id), rows.table_versions),
+            not_present={name: dict(counted) for name, counted in rows.not_present.items()},
         )
 
     def _rows(self, served: Service, version: Version, data: str | Path, ending: str, features: str) -> Any:  # noqa: ANN401  the rows of a request
@@ -152,10 +152,12 @@ class PredictionVerbs(RunVerbs, VersionVerbs, ServiceVerbs):
             wish=features,
         )
 
-    def _tables(self, definition: FeatureDefinition | None, held: Mapping[str, int]) -> tuple[str, ...]:
+    def _tables(
+        self, definition: FeatureDefinition | None, table_versions: Mapping[str, int]
+    ) -> tuple[str, ...]:
         """Return the ids of versions of tables, by their version numbers in the storage root."""
         ids: list[str] = []
-        for name, number in sorted(held.items()):
+        for name, number in sorted(table_versions.items()):
             artifact = definition.tables.get(name, name) if definition is not None else name
             versions = self.list_artifacts(name=artifact)
             found = (one.id for one in versions if one.output.table_version == number)

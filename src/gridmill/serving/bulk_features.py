@@ -70,9 +70,9 @@ class BulkFeatures:
         self.plan, self.wish = self._features.plan, wish_of(wish)
         self.encodings, self.sequence = tuple(encodings), sequence
         self.optional = optional_keys(self.plan)
-        self.counts: dict[str, Counter[str]] = {}
+        self.not_present: dict[str, Counter[str]] = {}
         """The numbers of values that are not present, by the names of features and of statuses."""
-        self.held: dict[str, int] = {}
+        self.table_versions: dict[str, int] = {}
         """The version numbers of the tables, by their names in the declaration of the dataset."""
         self._shown: pq.ParquetWriter | None = None
         self._shown_path: Path | None = None
@@ -82,7 +82,7 @@ class BulkFeatures:
         """Read the versions of the tables that the view holds now, until the end of the context."""
         self._open.callback(self._features.close)
         state = self._open.enter_context(self._features.one_version())
-        self.held = {name: one.number for name, one in state.held.items()}
+        self.table_versions = {name: one.number for name, one in state.held.items()}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -92,7 +92,7 @@ class BulkFeatures:
 
     def begin(self, folder: Path) -> None:
         """Begin with the first row. The file with what the answer shows about the features is in `folder`."""
-        self.counts = {}
+        self.not_present = {}
         self._shown_path = folder / "shown.parquet" if self.wish else None
 
     def end(self) -> None:
@@ -154,7 +154,7 @@ class BulkFeatures:
             counted = Counter(map(str, every))
             del counted[str(Status.PRESENT)]
             if counted:
-                self.counts.setdefault(name, Counter()).update(counted)
+                self.not_present.setdefault(name, Counter()).update(counted)
 
     def _show(self, made: OnlineRows) -> None:
         """Write what the answer shows about the features of a group."""

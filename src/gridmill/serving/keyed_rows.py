@@ -42,7 +42,7 @@ class KeyedRows(RequestRows):
         with self.by_key:
             self.by_key.begin(to.parent)
             written = super().write_features(to, on_rows)
-        self.held, self.counts = self.by_key.held, self.by_key.counts
+        self.table_versions, self.not_present = self.by_key.table_versions, self.by_key.not_present
         return written
 
     def shown(self) -> Any:  # noqa: ANN401  batches or None

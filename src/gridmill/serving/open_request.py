@@ -19,11 +19,12 @@ from gridmill.serving.fields import RowReader
 from gridmill.serving.keyed_rows import KeyedCsvRows, KeyedLineRows, KeyedTableRows
 from gridmill.serving.request_file import PIECE_ROWS, CsvRows, LineRows, RequestRows, TableRows, reading
 
-Opened = Path | Callable[[], pa.RecordBatchReader]
+RowSource = Path | Callable[[], pa.RecordBatchReader]
+"""A file, or a function that opens a table."""
 
 
 def open_request(
-    data: Opened,
+    data: RowSource,
     label: str,
     model: Path,
     ending: str,
@@ -59,7 +60,7 @@ def open_request(
     return rows
 
 
-def _plain(data: Opened, label: str, reader: RowReader, ending: str) -> RequestRows:
+def _plain(data: RowSource, label: str, reader: RowReader, ending: str) -> RequestRows:
     if isinstance(data, Path) and data.suffix == ".jsonl":
         return LineRows(data, reader, ending)
     if reader.sequence is not None:
@@ -77,7 +78,7 @@ def _plain(data: Opened, label: str, reader: RowReader, ending: str) -> RequestR
     return TableRows(label, reader, ending, lambda: _parquet(data))
 
 
-def _keyed(data: Opened, label: str, reader: RowReader, ending: str, by_key: BulkFeatures) -> RequestRows:
+def _keyed(data: RowSource, label: str, reader: RowReader, ending: str, by_key: BulkFeatures) -> RequestRows:
     if not isinstance(data, Path):
         return KeyedTableRows(label, reader, ending, data, by_key)
     if data.suffix == ".jsonl":
@@ -88,7 +89,7 @@ def _keyed(data: Opened, label: str, reader: RowReader, ending: str, by_key: Bul
 
 
 def _is_complete(
-    data: Opened, reader: RowReader, definition: FeatureDefinition, root: Path, wish: str
+    data: RowSource, reader: RowReader, definition: FeatureDefinition, root: Path, wish: str
 ) -> bool:
     """Return whether the rows are rows of the dataset of the model. An encoder can keep the name of the
     column that it encodes, so that the names do not show whether the values are encoded."""
@@ -100,7 +101,7 @@ def _is_complete(
     return {field.name for field in reader.fields} <= {*names}
 
 
-def _names(data: Opened) -> Sequence[str] | None:
+def _names(data: RowSource) -> Sequence[str] | None:
     """Return the names of the columns, or those in the first row of a JSON Lines file; None if this row is a
     list. Errors in the file are found when its rows are read."""
     if not isinstance(data, Path):

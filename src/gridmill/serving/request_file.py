@@ -45,9 +45,9 @@ class RequestRows(ABC):
         """Whether a row is a list of objects, which has no columns that an answer could repeat."""
         self.hint = ""
         """The hint of an error in a row, if the rule has none."""
-        self.held: Mapping[str, int] = {}
+        self.table_versions: Mapping[str, int] = {}
         """The version numbers of the tables from which features are computed, by the names of the tables."""
-        self.counts: Mapping[str, Mapping[str, int]] = {}
+        self.not_present: Mapping[str, Mapping[str, int]] = {}
         """The numbers of computed values that are not present, by feature and status."""
 
     @abstractmethod

@@ -134,7 +134,7 @@ def check_equal(
     plan, length = case.plan(), rows.reader.sequence or 1
     for number, answer in enumerate(answers):
         about = answer["features"]
-        assert about["view"] == rows.held
+        assert about["view"] == rows.table_versions
         values = about["values"][0] if length == 1 else about["values"][0][-1]
         made = features[number * length + length - 1] | shown[number]
         assert made.items() >= {name: values[name] for name in plan.computed}.items()
@@ -271,7 +271,7 @@ def test_the_answer_has_a_column_for_each_status(case: OnlineCase) -> None:
     ]
     assert (read[0]["x_mean_10m_status"], read[1]["x_mean_10m_status"]) == ("present", "missing")
     assert (read[0]["height_status"], read[1]["height_status"]) == ("present", "defaulted")
-    assert rows.counts["height"] == {"defaulted": 1}
+    assert rows.not_present["height"] == {"defaulted": 1}
 
 
 def test_all_rows_read_one_state_of_the_view_although_it_is_refreshed(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_all_rows_read_one_state_of_the_view_although_it_is_refreshed(tmp_path: 
     rows = opened(case, file)
     assert isinstance(rows, KeyedRows)
     with rows.by_key as by_key:
-        before = dict(by_key.held)
+        before = dict(by_key.table_versions)
         first = by_key.table_of([{"id": "a", "x": 1.0, "city": "Ulm"}])
         case.tables.give("places", pa.table({"city": ["Ulm"], "height": [900.0]}))
         note_version(case.tables, "places")
@@ -290,7 +290,7 @@ def test_all_rows_read_one_state_of_the_view_although_it_is_refreshed(tmp_path: 
         case.refresh()
         assert by_key.table_of([{"id": "a", "x": 1.0, "city": "Ulm"}]).equals(first)
     with rows.by_key as by_key:
-        assert by_key.held["places"] > before["places"]
+        assert by_key.table_versions["places"] > before["places"]
         assert by_key.table_of([{"id": "a", "x": 1.0, "city": "Ulm"}])["height"].to_pylist() == [900.0]
 
 
