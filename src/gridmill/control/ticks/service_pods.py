@@ -4,11 +4,10 @@ All states are in the record of the service and in the jobs of its run, and each
 control node that was killed continues with the next step.
 """
 
-from math import inf
-
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Endings
 from gridmill.control.steps.run_lifecycle import stop_run
+from gridmill.control.steps.service_steps import step_services
 from gridmill.control.steps.services import add_event, job_run_of, live_attempt
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobKind
@@ -16,7 +15,7 @@ from gridmill.domain.run import JobRun, Run
 from gridmill.domain.service import Service, ServiceState
 from gridmill.domain.service_pods import FurtherPod
 from gridmill.domain.site import SiteKind
-from gridmill.domain.states import JobState, RunState
+from gridmill.domain.states import JobState
 from gridmill.scheduler.service_pods import (
     AGAIN_SECONDS,
     NextPodStep,
@@ -32,29 +31,13 @@ from gridmill.scheduler.service_pods import (
 def keep_pods(endings: Endings, now: float) -> float:
     """Make the next step for the pods of each service on a Ray cluster. Returns the seconds until another
     step is due."""
-    ledger = endings.ledger
-    services = [one for one in ledger.snapshot.services.values() if _is_on_ray(endings, one)]
-    if not services:
-        return inf
-    transaction, again_at = ledger.begin(now), inf
-    for one in services:
-        service, run = transaction.get(Service, one.name), transaction.get(Run, one.run_id)
-        if service is None or run is None or run.state is not RunState.ACTIVE:
-            continue
-        step = decide_pods(_read(endings, transaction, service), now)
-        _act(endings, transaction, run, service, step)
-        again_at = min(again_at, step.again_at)
-    if transaction.nouns:
-        ledger.stage(transaction)
-        return 0.0
-    return max(0.0, again_at - now)
 
+    def step(transaction: Transaction, run: Run, service: Service) -> float:
+        chosen = decide_pods(_read(endings, transaction, service), now)
+        _act(endings, transaction, run, service, chosen)
+        return chosen.again_at
 
-def _is_on_ray(endings: Endings, service: Service) -> bool:
-    if service.route is None or not service.is_meant_to_run or service.retry_at is not None:
-        return False
-    site = endings.ledger.snapshot.sites.get(service.route.site)
-    return site is not None and site.kind is SiteKind.RAY
+    return step_services(endings.ledger, SiteKind.RAY, now, step)
 
 
 def _read(endings: Endings, transaction: Transaction, service: Service) -> SpreadService:

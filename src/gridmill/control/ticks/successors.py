@@ -6,12 +6,12 @@ killed continues with the next step. All replicas are jobs of the run of the ser
 """
 
 from collections.abc import Mapping
-from math import inf
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Endings
 from gridmill.control.steps.pod_events import with_pod
 from gridmill.control.steps.run_lifecycle import stop_run
+from gridmill.control.steps.service_steps import step_services
 from gridmill.control.steps.services import add_event, job_run_of, live_attempt, replica_address
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import replace
@@ -21,7 +21,7 @@ from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.service import JOB, ROUTE, SECOND_JOB, Service, ServiceState
 from gridmill.domain.service_succession import Successor
 from gridmill.domain.site import SiteKind
-from gridmill.domain.states import DeploymentState, JobState, RunState
+from gridmill.domain.states import DeploymentState, JobState
 from gridmill.ports.site import ServingSite, SitePort
 from gridmill.scheduler.service_succession import (
     MovingService,
@@ -36,30 +36,14 @@ from gridmill.scheduler.service_succession import (
 def keep_successors(endings: Endings, sites: Mapping[str, SitePort], now: float) -> float:
     """Make the next step of each service on a rented machine. Returns the seconds until another step is
     due."""
-    ledger = endings.ledger
-    services = [one for one in ledger.snapshot.services.values() if _is_rented(endings, one)]
-    if not services:
-        return inf
-    transaction, again_at = ledger.begin(now), inf
-    for service in services:
-        run = transaction.get(Run, service.run_id)
-        if run is None or run.state is not RunState.ACTIVE:
-            continue
+
+    def step(transaction: Transaction, run: Run, service: Service) -> float:
         moving = _read(endings, sites, transaction, service)
-        step = decide_step(moving, now)
-        _act(endings, transaction, run, moving, step)
-        again_at = min(again_at, step.again_at)
-    if transaction.nouns:
-        ledger.stage(transaction)
-        return 0.0
-    return max(0.0, again_at - now)
+        chosen = decide_step(moving, now)
+        _act(endings, transaction, run, moving, chosen)
+        return chosen.again_at
 
-
-def _is_rented(endings: Endings, service: Service) -> bool:
-    if service.route is None or not service.is_meant_to_run or service.retry_at is not None:
-        return False
-    site = endings.ledger.snapshot.sites.get(service.route.site)
-    return site is not None and site.kind is SiteKind.CLOUD
+    return step_services(endings.ledger, SiteKind.CLOUD, now, step)
 
 
 def _read(
