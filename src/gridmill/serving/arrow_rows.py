@@ -9,7 +9,6 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -144,34 +143,34 @@ class _Budget:
         if isinstance(values, pa.ExtensionArray):
             values = values.storage
         if pa.types.is_dictionary(values.type):
-            self._take_repeated(values)
-            values = values.dictionary_decode()
-        if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
-            self.take(_view_bytes(values))
-            return values.cast(pa.string() if pa.types.is_string_view(values.type) else pa.binary())
+            known = self._without_views(values.dictionary)
+            self._take_repeated(known, values.indices)
+            # pyarrow cannot decode a dictionary of views
+            values = pa.DictionaryArray.from_arrays(values.indices, known).dictionary_decode()
+        values = self._without_views(values)
         self.take(0 if _is_fixed(values.type) else values.nbytes)
         return values
 
-    def _take_repeated(self, values: pa.DictionaryArray) -> None:
+    def _without_views(self, values: pa.Array) -> pa.Array:
+        """Use the bytes of texts that are views, and return these texts with bytes of their own."""
+        if not (pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type)):
+            return values
+        self.take(_view_bytes(values))
+        return values.cast(pa.string() if pa.types.is_string_view(values.type) else pa.binary())
+
+    def _take_repeated(self, known: pa.Array, indices: pa.Array) -> None:
         """Use the bytes of the decoded texts before they are decoded."""
-        kind, known = values.dictionary.type, values.dictionary
-        if _is_fixed(kind):
-            return
-        if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-            sizes = pa.array(_view_lengths(known))
-        else:
+        if not _is_fixed(known.type):
             sizes = pc.binary_length(known)
-        self.take(int(pc.sum(sizes.cast(pa.int64()).take(values.indices)).as_py() or 0))
-
-
-def _view_lengths(values: pa.Array) -> npt.NDArray[np.int32]:
-    """Return the lengths of texts that are views: the first 4 of the 16 bytes of each view."""
-    views = np.frombuffer(values.buffers()[1], np.int32)[::4]
-    return views[values.offset : values.offset + len(values)]
+            self.take(int(pc.sum(sizes.cast(pa.int64()).take(indices)).as_py() or 0))
 
 
 def _view_bytes(values: pa.Array) -> int:
-    return int(_view_lengths(values).astype(np.int64).sum())
+    """Return the number of bytes of texts that are views: the first 4 of the 16 bytes of each view. A null
+    can have any number there, also a negative one."""
+    lengths = np.frombuffer(values.buffers()[1], np.int32)[::4][values.offset : values.offset + len(values)]
+    is_valid = values.is_valid().to_numpy(zero_copy_only=False)
+    return int(lengths.astype(np.int64)[is_valid].sum())
 
 
 def _is_fixed(kind: pa.DataType) -> bool:

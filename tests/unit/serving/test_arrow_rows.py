@@ -237,6 +237,31 @@ def test_a_stream_that_declares_rows_without_bytes_is_too_large(server: Server) 
         assert server.arrow(changed).status == 413
 
 
+def test_lengths_of_nulls_give_no_room_for_other_values(server: Server) -> None:
+    views = struct.pack("<iiii", -(2**31), 0, 0, 0) * 4
+    buffers = [pa.py_buffer(b"\0"), pa.py_buffer(views)]
+    nulls = pa.Array.from_buffers(pa.string_view(), 4, buffers, null_count=4)
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 4, pa.int8()), pa.array(["x" * (MOST_BYTES // 3)]))
+    body = stream(good_table().set_column(0, "temp", nulls).set_column(2, "city", text))
+    assert len(body) < MOST_BYTES
+    assert server.arrow(body).status == 413
+
+
+def test_texts_that_are_views_can_be_in_a_dictionary(server: Server) -> None:
+    known = pa.array(["Ulm", "Köln", None, "a text that has more than 12 bytes"], pa.string_view())
+    city = pa.DictionaryArray.from_arrays(pa.array([3, 1, 2, 0], pa.int8()), known)
+    reply = server.arrow(stream(good_table().set_column(2, "city", city)))
+    plain = server.arrow(
+        stream(
+            good_table().set_column(
+                2, "city", pa.array(["a text that has more than 12 bytes", "Köln", None, "Ulm"])
+            )
+        )
+    )
+    assert reply.status == plain.status == 200
+    assert reply.json() == plain.json()
+
+
 BROKEN = {
     "empty": (b"", "the body is empty, not an Arrow stream"),
     "json": (b'{"rows": []}', "the body is not a valid Arrow stream"),
