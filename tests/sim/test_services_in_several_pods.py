@@ -255,6 +255,19 @@ def test_a_rate_is_divided_among_the_pods_of_the_same_update() -> None:
         ray.cases.update_service("rain", rate=900.0, settings=ServiceSettings(pods=1))
 
 
+def test_a_service_with_a_rate_gets_another_size_with_another_number_of_pods() -> None:
+    ray = OnRay()
+    sized(ray)
+    settings = replace(OPEN, pods=2)
+    ray.cases.start_service("rain", model="w/m@1", rate=600.0, resource="far", settings=settings)
+    ray.until(ray.is_whole)
+    assert ray.view().service.replicas == 1
+    for pods, replicas in ((1, 2), (3, 1)):
+        ray.cases.update_service("rain", settings=ServiceSettings(pods=pods))
+        ray.until(ray.is_whole)
+        assert (ray.view().service.replicas, ray.view().service.rate) == (replicas, 600.0)
+
+
 def test_a_quota_counts_the_growth_of_all_pods() -> None:
     ray = OnRay()
     sized(ray)

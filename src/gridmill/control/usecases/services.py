@@ -360,12 +360,12 @@ class ServiceUseCases(ServiceSizeUseCases):
     ) -> Service:
         after = service
         if chosen is not None:
-            current = fetch_artifact(self._control.catalog, service.version)
-            check_served(chosen.version, current)
+            check_served(chosen.version, fetch_artifact(self._control.catalog, service.version))
             after = changed_version(
                 service, chosen.version, chosen.follows, chosen.reference, transaction.now
             )
         present = (service.replicas, service.scaling.least if service.scaling is not None else None)
+        rate = rate or (service.rate if replicas is None and pods not in (None, service.pods) else 0.0)
         if not rate and (replicas is None or (replicas, least_replicas) == present):
             return after
         if rate or least_replicas is not None:
