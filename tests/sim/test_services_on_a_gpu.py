@@ -223,7 +223,7 @@ def test_another_rate_leaves_a_service_its_part_of_the_gpu(both: tuple[Simulatio
     )
     grid.node.control.ledger.commit(transaction)
     claim = started(grid, cases, "rain", "w/m@1", rate=100.0).service.gpu_claim
-    assert claim == GpuClaim(shares=4, of=24, gpu=0)
+    assert claim == GpuClaim(shares=4, gpu_shares=24, gpu=0)
     cases.update_service("rain", rate=200.0)
     view = running(grid, cases, "rain")
     job_run = grid.node.control.ledger.snapshot.job_runs[f"{view.service.run_id}/{JOB}"]

@@ -517,23 +517,6 @@ def ready_replicas(report: ServiceReport | None) -> int:
     return sum(replica.state is ReplicaState.READY for replica in replicas)
 
 
-def further_replicas(service: Service) -> int:
-    """Return the number of replicas in further pods that are ready."""
-    pods = service.further_pods if service.is_meant_to_run else ()
-    return sum(ready_replicas(one.report) for one in pods if one.leaving is None)
-
-
-def pods_message(service: Service) -> str:
-    """Return the number of ready pods as a sentence, if not all of them are ready; otherwise an empty
-    text."""
-    wanted, ready = service.pods, service.ready_pods
-    if service.route is None or ready >= wanted or not service.is_in_effect:
-        return ""
-    absent = wanted - 1 - len([one for one in service.further_pods if one.leaving is None])
-    waits = f"; no further node of site {service.site} has room for a pod" if absent else ""
-    return f"{ready} of {wanted} pods are ready{waits}"
-
-
 def has_own_code(version: Artifact) -> bool:
     """Return whether a version predicts with its own code."""
     return bool(version.output.details.get("predict"))

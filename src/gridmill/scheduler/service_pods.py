@@ -9,7 +9,7 @@ from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Attempt, JobRun
-from gridmill.domain.service import JOB, Service
+from gridmill.domain.service import JOB, Service, ready_replicas
 from gridmill.domain.service_pods import FurtherPod, job_of_pod
 from gridmill.domain.states import FINISHED_JOBS
 from gridmill.scheduler.feasibility import gpus_of
@@ -219,3 +219,20 @@ def node_of(snapshot: Snapshot, attempt: Attempt | None) -> str:
     pods = deployment.pods if deployment is not None else ()
     there = (one.node for one in pods if attempt is not None and one.id == attempt.pod_id)
     return next(there, "")
+
+
+def further_replicas(service: Service) -> int:
+    """Return the number of replicas in further pods that are ready."""
+    pods = service.further_pods if service.is_meant_to_run else ()
+    return sum(ready_replicas(one.report) for one in pods if one.leaving is None)
+
+
+def pods_message(service: Service) -> str:
+    """Return the number of ready pods as a sentence, if not all of them are ready; otherwise an empty
+    text."""
+    wanted, ready = service.pods, service.ready_pods
+    if service.route is None or ready >= wanted or not service.is_in_effect:
+        return ""
+    absent = wanted - 1 - len([one for one in service.further_pods if one.leaving is None])
+    waits = f"; no further node of site {service.site} has room for a pod" if absent else ""
+    return f"{ready} of {wanted} pods are ready{waits}"

@@ -61,9 +61,7 @@ from gridmill.domain.service import (
     ServiceView,
     alias_followed,
     check_trusted,
-    further_replicas,
     pipeline_of,
-    pods_message,
     ready_replicas,
     state_of,
 )
@@ -83,6 +81,7 @@ from gridmill.domain.site import LOCAL, Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, JobState
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError, explained
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_request
+from gridmill.scheduler.service_pods import further_replicas, pods_message
 from gridmill.scheduler.service_succession import boot_forecast
 
 
