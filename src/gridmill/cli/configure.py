@@ -34,7 +34,7 @@ from gridmill.cli.rental_options import (
     rental_settings,
 )
 from gridmill.cli.secrets import rotate_key
-from gridmill.cli.services import plan_lines
+from gridmill.cli.service_texts import plan_lines
 from gridmill.cli.session import Json, emit, session, show
 from gridmill.cli.sites import (
     Address,

@@ -18,7 +18,7 @@ from gridmill.cli.farm_status import route_text, transfers_text
 from gridmill.cli.format import amounts, budget_use, in_use, moment, scalar
 from gridmill.cli.leases import show_lease
 from gridmill.cli.render import details
-from gridmill.cli.services import describe_service, promotion_text
+from gridmill.cli.service_texts import describe_service, promotion_text
 from gridmill.cli.session import emit, show
 from gridmill.cli.tables import COLOURS, FittedTable, table
 from gridmill.domain.amounts import show_bytes, show_period, show_seconds

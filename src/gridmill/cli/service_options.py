@@ -1,14 +1,12 @@
 """The options of `start service` and `update service` for the settings of a service."""
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from gridmill.cli.parameters import finite
-from gridmill.domain.amounts import parse_bytes, parse_seconds, show_count, show_number
-from gridmill.domain.service import Service
+from gridmill.domain.amounts import parse_bytes, parse_seconds
 from gridmill.domain.service_features import FeatureSettings
 from gridmill.domain.service_settings import MOST_PODS, WRITTEN, ServiceSettings
 
@@ -201,50 +199,3 @@ def _read_features(file: str) -> FeatureSettings:
 def _absolute(file: str) -> str:
     """Return the absolute path of a file, because the processes of the service have another folder."""
     return str(Path(file).absolute()) if file else file
-
-
-def settings_facts(service: Service) -> Sequence[tuple[str, object]]:
-    """Return the settings that `show service` prints."""
-    settings = service.settings
-    logged = settings.log_fraction or 0.0
-    return [
-        ("TLS", settings.certificate_file),
-        ("API keys", _keys(service)),
-        ("origins", ", ".join(settings.cors_origins or ())),
-        (
-            "logged",
-            f"{logged:.3%} of requests{' with features and predictions' if settings.log_bodies else ''}"
-            if logged
-            else "",
-        ),
-    ]
-
-
-def _keys(service: Service) -> str:
-    names = ", ".join(one.name for one in service.keys)
-    if not service.settings.require_keys:
-        return f"{names} (not required)" if names else ""
-    return names or "required, but no key exists"
-
-
-def shadow_facts(service: Service) -> Iterator[tuple[str, object]]:
-    """Yield the facts about the shadow of a service and the comparison of its answers."""
-    shadow = service.shadow
-    if shadow is None:
-        return
-    yield "shadow", f"{shadow.version} gets copies of {shadow.percent:g} %"
-    report = service.report.shadow if service.report is not None else None
-    if report is None or report.label != shadow.version:
-        return
-    rows = report.equal + report.different
-    text = f"{show_count(rows, 'row')} compared, {show_number(report.different)} different"
-    if report.different:
-        text += f" (mean {report.mean_difference:.4g}, largest {report.largest_difference:.4g})"
-    yield "shadow rows", text
-    yield (
-        "shadow requests",
-        f"{show_number(report.requests)} predicted in {report.mean_seconds * 1000:.3g} ms (mean), "
-        f"{show_number(report.failed)} failed, {show_number(report.dropped)} dropped",
-    )
-    if report.problem:
-        yield "shadow problem", report.problem

@@ -34,8 +34,8 @@ from gridmill.cli.images import list_images
 from gridmill.cli.leases import HEAD as LEASES
 from gridmill.cli.leases import lease_row
 from gridmill.cli.render import run_table
-from gridmill.cli.services import HEAD as SERVICES
-from gridmill.cli.services import promotion_text, service_row
+from gridmill.cli.service_texts import HEAD as SERVICES
+from gridmill.cli.service_texts import promotion_text, service_row
 from gridmill.cli.session import Json, console, emit, session, show_table
 from gridmill.cli.session import show as show_text
 from gridmill.cli.tables import FittedTable, table

@@ -16,7 +16,7 @@ from gridmill.cli.follow import display
 from gridmill.cli.invocation import invocation
 from gridmill.cli.leases import lease_line
 from gridmill.cli.render import run_table
-from gridmill.cli.services import promotion_text, service_list
+from gridmill.cli.service_texts import promotion_text, service_list
 from gridmill.cli.session import Json, emit, print_sentence, session, settings_of, show
 from gridmill.cli.show import run_list, schedule_list
 from gridmill.domain.amounts import show_count

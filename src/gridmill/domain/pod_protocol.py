@@ -134,18 +134,20 @@ class PartReport:
     use: MeasuredUse
 
 
-PROTOCOL = 6
+PROTOCOL = 7
 """The version of the protocol that pods of this Gridmill use. Since version 2 of the protocol, a long log
 text is compressed. Since version 3, a pod asks for the values of secrets. Since version 4, a pod runs
 services. Since version 5, the order of a service has canaries, contextual features, trust, a range of
 replicas, API keys and an upstream, which a pod of version 4 would silently leave out. Since version 6, the
-view of a service at another site is made from files that the home sends."""
+view of a service at another site is made from files that the home sends. Since version 7, the order of a
+service has a shadow, the further pods of its router, the writer of its request log and a limit of GPU
+memory."""
 SECRETS_PROTOCOL = 3
 """The first version of the protocol in which a pod asks for the values of secrets."""
-SERVICES_PROTOCOL = 6
+SERVICES_PROTOCOL = 7
 """The first version of the protocol in which a pod knows all fields of the order of a service. A service that
 runs in an older pod goes on, but gets no new order."""
-ACCEPTED_PROTOCOLS = (3, 4, 5, PROTOCOL)
+ACCEPTED_PROTOCOLS = (3, 4, 5, 6, PROTOCOL)
 """The versions of the protocol that a control node accepts, so that pods that started before an upgrade can
 continue."""
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from test_cli import Cli
 
-from gridmill.cli.services import describe_service
+from gridmill.cli.service_texts import describe_service
 from gridmill.domain.drift import VersionDrift
 from gridmill.domain.frozen import replace
 from gridmill.domain.service import Service, ServiceState, ServiceView

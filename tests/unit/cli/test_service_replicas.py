@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from gridmill.cli.plan import _row
-from gridmill.cli.services import describe_service, plan_lines
+from gridmill.cli.service_texts import describe_service, plan_lines
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.resource import Sizing
 from gridmill.domain.service import ServiceState, ServiceView

@@ -305,7 +305,8 @@ def check_room(transaction: Transaction, before: Service, after: Service) -> Non
         version = after.shadow_version if is_shadow else after.canary
         raise InputError(
             f"{version} cannot be a {'shadow' if is_shadow else 'canary'}: {why}",
-            hint="Start the service with more replicas, or try the version as a service of its own.",
+            hint="Start the service with more replicas or for a higher rate, or try the version as a service "
+            "of its own.",
             place="shadow" if is_shadow else "canary",
         )
 
