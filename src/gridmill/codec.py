@@ -6,6 +6,7 @@ their values.
 """
 
 import hashlib
+import threading
 from collections.abc import Hashable
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -21,9 +22,15 @@ _ENCODER = msgspec.json.Encoder()
 _CANONICAL = msgspec.json.Encoder(order="sorted")
 
 
+_INSPECTING = threading.Lock()
+"""Held while msgspec inspects a class. It stores what it knows of a dataclass before it knows all of it, and
+another thread that uses this ends the process with a segmentation fault (msgspec 0.22.0)."""
+
+
 @cache
 def _decoder(kind: Hashable) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(cast(Any, kind))
+    with _INSPECTING:
+        return msgspec.json.Decoder(cast(Any, kind))
 
 
 def encode(noun: object) -> bytes:
@@ -48,6 +55,7 @@ def to_builtins(noun: object) -> Any:  # noqa: ANN401  JSON has no better type
 
 def from_builtins(value: object, kind: type[T]) -> T:
     """Converts dictionaries and lists to a record of the class `kind`. Raises InputError."""
+    _decoder(cast(Hashable, kind))  # all classes in `kind` are inspected
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
