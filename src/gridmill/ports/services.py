@@ -111,16 +111,14 @@ class Services(Protocol):
         """
 
     def promote_service(self, name: str) -> ServiceView:
-        """Make the canary of a service its version, which gets all requests. Without a canary, make its
-        shadow the canary.
+        """Make the canary of a service its version; without a canary, make its shadow the canary.
 
-        Raises ConflictError if there is neither, if an earlier update is not in effect or if the service
-        does not run; NotFoundError.
+        The version of a service gets all requests. Raises ConflictError if there is neither, if an earlier
+        update is not in effect or if the service does not run; NotFoundError.
         """
 
     def rollback_service(self, name: str) -> ServiceView:
-        """Remove the canary of a service; without a canary, remove its shadow; without both, return to the
-        version before its last update.
+        """Remove the canary of a service or else its shadow, or return to the version before its update.
 
         If the last update is not in effect, the service also returns to the settings and the size before it.
         After it has returned to a version, the service follows no alias. Raises ConflictError if there is no

@@ -1,8 +1,9 @@
 """The use cases of services for a grid of tests."""
 
-from typing import Never
-
+from gridmill.domain.service import ServiceView
+from gridmill.domain.service_keys import NewServiceKey
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
+from gridmill.domain.service_size import ServicePlan
 from gridmill.errors import NotFoundError
 
 
@@ -10,9 +11,9 @@ class FakeServices:
     """Implements the methods of gridmill.ports.services for a grid that has neither services nor models that
     a service can serve: each name is unknown."""
 
-    def service(self, name: str) -> Never:
+    def service(self, name: str) -> ServiceView:
         """See Services."""
-        raise NotFoundError(f"there is no service {name!r}", hint="`gridmill list services` shows them.")
+        raise _no_service(name)
 
     def start_service(
         self,
@@ -26,11 +27,9 @@ class FakeServices:
         port: int = 0,
         project: str = "",
         settings: ServiceSettings = NO_SETTINGS,
-    ) -> Never:
+    ) -> ServiceView:
         """See Services."""
-        if model:
-            raise _no_model(model)
-        self.service(name)
+        raise _no_model(model) if model else _no_service(name)
 
     def plan_service(
         self,
@@ -43,7 +42,7 @@ class FakeServices:
         name: str = "",
         again: bool = False,
         trust: bool = False,
-    ) -> Never:
+    ) -> ServicePlan:
         """See Services."""
         raise _no_model(model)
 
@@ -62,33 +61,37 @@ class FakeServices:
         shadow: str = "",
         shadow_percent: float | None = None,
         expected: int | None = None,
-    ) -> Never:
+    ) -> ServiceView:
         """See Services."""
-        self.service(name)
+        raise _no_service(name)
 
-    def promote_service(self, name: str) -> Never:
+    def promote_service(self, name: str) -> ServiceView:
         """See Services."""
-        self.service(name)
+        raise _no_service(name)
 
-    def rollback_service(self, name: str) -> Never:
+    def rollback_service(self, name: str) -> ServiceView:
         """See Services."""
-        self.service(name)
+        raise _no_service(name)
 
-    def stop_service(self, name: str) -> Never:
+    def stop_service(self, name: str) -> ServiceView:
         """See Services."""
-        self.service(name)
+        raise _no_service(name)
 
     def remove_service(self, name: str) -> None:
         """See Services."""
-        self.service(name)
+        raise _no_service(name)
 
-    def add_service_key(self, name: str, key: str) -> Never:
+    def add_service_key(self, name: str, key: str) -> NewServiceKey:
         """See Services."""
-        self.service(name)
+        raise _no_service(name)
 
     def remove_service_key(self, name: str, key: str) -> None:
         """See Services."""
-        self.service(name)
+        raise _no_service(name)
+
+
+def _no_service(name: str) -> NotFoundError:
+    return NotFoundError(f"there is no service {name!r}", hint="`gridmill list services` shows them.")
 
 
 def _no_model(model: str) -> NotFoundError:
