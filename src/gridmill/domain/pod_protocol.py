@@ -147,7 +147,7 @@ SECRETS_PROTOCOL = 3
 SERVICES_PROTOCOL = 7
 """The first version of the protocol in which a pod knows all fields of the order of a service. A service that
 runs in an older pod goes on, but gets no new order."""
-ACCEPTED_PROTOCOLS = (3, 4, 5, 6, PROTOCOL)
+ACCEPTED_PROTOCOLS = (4, 5, 6, PROTOCOL)
 """The versions of the protocol that a control node accepts, so that pods that started before an upgrade can
 continue."""
 
