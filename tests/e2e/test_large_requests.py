@@ -93,7 +93,8 @@ def test_a_file_of_sequences_is_predicted_as_by_the_service(place: Place) -> Non
     assert answer.read_bytes() == before
 
     answer.unlink()
-    stopped = interrupt(place, ["predict", "sums", "--data", data, "--output", answer], answer.parent)
+    long = place.write(data.read_text() * 200, "long.jsonl")  # so that it is interrupted before its end
+    stopped = interrupt(place, ["predict", "sums", "--data", long, "--output", answer], answer.parent)
     assert stopped[0] == 130, stopped
     assert "stopped; no file was written" in stopped[1]
     assert leftovers(place, answer.parent) == []

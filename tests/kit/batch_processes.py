@@ -2,11 +2,14 @@
 provider."""
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from gridmill.domain.states import Cause
 from gridmill.errors import UnavailableError
@@ -23,7 +26,8 @@ def make(settings: Mapping[str, str], place: str) -> "ProcessBatch":
 
 class ProcessBatch:
     """`holds` keeps new jobs in the queue, and `loses_answers` is the number of submissions whose answer is
-    lost."""
+    lost. Like the files of a container, the temporary files of a job go with the service, however the job
+    ended."""
 
     def __init__(self, name: str) -> None:
         self.name, self.holds, self.loses_answers = name, False, 0
@@ -32,6 +36,7 @@ class ProcessBatch:
         self.jobs: dict[str, BatchJob] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._reasons: dict[str, tuple[str, Cause]] = {}
+        self._files = Path(tempfile.mkdtemp(prefix="gmb"))  # short: sockets are in it
         self._lock = threading.RLock()
         _SERVICES[name] = self
 
@@ -57,9 +62,8 @@ class ProcessBatch:
 
     def begin(self, job_id: str) -> None:
         request = self.requests[job_id]
-        self.processes[job_id] = subprocess.Popen(
-            request.command, env=os.environ | dict(request.variables), start_new_session=True
-        )
+        variables = os.environ | {"TMPDIR": str(self._files)} | dict(request.variables)
+        self.processes[job_id] = subprocess.Popen(request.command, env=variables, start_new_session=True)
         self._change(job_id, phase=BatchPhase.RUNNING, status="RUNNING", started=time.time())
 
     def _change(self, job_id: str, **fields: object) -> None:
@@ -121,4 +125,7 @@ class ProcessBatch:
         for job_id in self.running():
             os.killpg(self.processes[job_id].pid, signal.SIGKILL)
             self.processes[job_id].wait()
+        until = time.monotonic() + 20
+        while self._files.exists() and time.monotonic() < until:  # a pod may end after its container
+            shutil.rmtree(self._files, ignore_errors=True)
         _SERVICES.pop(self.name, None)

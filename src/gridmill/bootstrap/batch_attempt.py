@@ -23,6 +23,8 @@ from gridmill.transport.server import PodLinkServer
 _NODE = "AWS_BATCH_JOB_NODE_INDEX"
 _FIRST_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
 
+_ENDS = (signal.SIGTERM, signal.SIGINT)
+
 
 def main(words: Sequence[str]) -> int:
     """Returns the exit code of the container: 0 if the attempt succeeded, 1 if it did not, and 2 if the
@@ -30,6 +32,8 @@ def main(words: Sequence[str]) -> int:
     url, first, *more = words
     attempt_id = member_id(first, int(os.environ.get(_NODE, "0")))
     options = {"endpoint": more[0]} if more else {}
+    for number in _ENDS:
+        signal.signal(number, lambda *_: sys.exit(1))  # the folder goes, too
     folder = Path(tempfile.mkdtemp(prefix="gridmill-"))
     received = threading.Event()
     links = PodLinkServer(received.set)
@@ -45,7 +49,7 @@ def main(words: Sequence[str]) -> int:
             received,
             os.environ.get(_FIRST_ADDRESS, ""),
         )
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _ENDS:
             signal.signal(number, lambda *_: runner.terminate())
         return runner.run()
     except GridmillError as error:
