@@ -12,9 +12,11 @@ from gridmill.domain.amounts import show_bytes, show_count, show_number
 from gridmill.domain.gpu_sharing import claim_text
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.promotion import Promotion
-from gridmill.domain.service import Service, ServiceView, ready_replicas
+from gridmill.domain.service import Service, ServiceView
+from gridmill.domain.service_counters import PodNumbers, ServiceTotals
 from gridmill.domain.service_features import FeatureDefinition, ViewReport
 from gridmill.domain.service_size import ServicePlan, ServiceSize, show_latency
+from gridmill.domain.service_totals import reported_pods, totals_of
 from gridmill.domain.serving import ReplicaReport, ServiceReport, loaded_versions
 from gridmill.domain.site import LOCAL
 
@@ -89,32 +91,50 @@ def describe_service(view: ServiceView) -> Iterator[RenderableType]:
     facts.show_header = False
     facts.columns[1].overflow = "fold"
     yield facts
-    report = view.service.report
-    if report is not None and view.since is not None and report.views:
-        head_of_views = ("view", "version", "behind", "checked", "why")
-        yield table(*head_of_views, rows=[_view_row(one) for one in report.views])
-    if view.service.further_pods and view.service.is_meant_to_run:
-        yield table("pod", "state", "replicas", "address", rows=_pod_rows(view.service))
-    if report is not None and view.since is not None and report.replicas:
+    service = view.service
+    reports = _reports(view)
+    # the first column is the pod, if there are several
+    pod, first = (("pod",), 0) if service.further_pods else ((), 1)
+    views = [(name, *_view_row(one))[first:] for name, report in reports for one in report.views]
+    if views:
+        yield table(*pod, "view", "version", "behind", "checked", "why", rows=views)
+    if service.further_pods and service.is_meant_to_run:
+        yield table(*_HEAD_OF_PODS, rows=[_pod_row(service, one) for one in _totals(view).pods])
+    replicas = [(name, *_replica_row(one))[first:] for name, report in reports for one in report.replicas]
+    if replicas:
         head_of_replicas = ("replica", "state", "pid", "version", "since", "restarts", "last failure")
-        yield table(*head_of_replicas, rows=[_replica_row(one) for one in report.replicas])
+        yield table(*pod, *head_of_replicas, rows=replicas)
 
 
-def _pod_rows(service: Service) -> Sequence[tuple[object, ...]]:
-    """Return the table cells of the pods of a service that runs in several pods."""
-    reports = [(service.serving_job, service.report, False)]
-    reports += [(one.job, one.report, one.leaving is not None) for one in service.further_pods]
-    return [_pod_row(service, *one) for one in sorted(reports, key=lambda one: one[0])]
+def _totals(view: ServiceView) -> ServiceTotals:
+    """Return the numbers of the whole service. A control node of an older Gridmill does not send them."""
+    return view.totals if view.totals is not None else totals_of(view.service)
 
 
-def _pod_row(
-    service: Service, job: str, report: ServiceReport | None, is_leaving: bool
-) -> tuple[object, ...]:
-    if report is None:
-        return job, "starting", "", ""
-    if is_leaving:
-        return job, "leaving", "", report.address
-    return job, report.state, f"{ready_replicas(report)} of {_range(service)}", report.address
+def _reports(view: ServiceView) -> Sequence[tuple[str, ServiceReport]]:
+    """Return the names of the pods of a running service that have reported, with their reports."""
+    if view.since is None:
+        return ()
+    pods = {one.job: one for one in _totals(view).pods}
+    known = (
+        one for one in reported_pods(view.service) if one.job in pods and pods[one.job].state is not None
+    )
+    return [(one.job, one.report) for one in known if one.report is not None]
+
+
+_HEAD_OF_PODS = ("pod", "state", "replicas", "memory", "restarts", "lost lines", "address")
+
+
+def _pod_row(service: Service, pod: PodNumbers) -> tuple[object, ...]:
+    """Return the table cells of one pod of a service that runs in several pods."""
+    if pod.state is None:
+        return pod.job, "starting", "", "", "", "", ""
+    state = "leaving" if pod.is_leaving else str(pod.state)
+    if pod.is_silent:
+        state = f"{state} at {moment(pod.reported_at)}, no contact"
+    ready = "" if pod.is_leaving else f"{pod.ready} of {_range(service)}"
+    memory = show_bytes(pod.memory_bytes) if pod.memory_bytes else ""
+    return pod.job, state, ready, memory, pod.restarts or "", pod.log_lost or "", pod.address
 
 
 def _range(service: Service, pods: int = 1) -> str:
@@ -134,32 +154,34 @@ def _size(service: Service) -> str:
     return f"{size_text(size)}; measured with {size.version}, and not with {service.version}{again}"
 
 
-def _last_change(report: ServiceReport | None) -> str:
+def _last_change(service: Service, totals: ServiceTotals) -> str:
     """Return the reason for the last change of the number of replicas by rate and latency."""
-    if report is None or not report.scale_reason:
+    if not totals.scale_reason:
         return ""
-    return f"{report.scale_reason} ({moment(report.scaled_at)})"
+    where = " in one pod" if service.pods > 1 else ""
+    return f"{totals.scale_reason}{where} ({moment(totals.scaled_at)})"
 
 
 def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
-    service, report = view.service, view.service.report
+    service, totals, reports = view.service, _totals(view), _reports(view)
     return [
         ("url", view.url),
         ("version", service.version),
         *_chains(service),
-        *_loaded(report if view.since is not None else None),
+        *_loaded(reports),
         ("follows", service.follows),
         ("last comparison", promotion_text(service.follows, view.promotion)),
         ("declared by", service.declared_by),
         ("canary", f"{service.canary} gets {service.canary_percent:g} %" if service.canary else ""),
-        *shadow_facts(service),
+        *shadow_facts(service, totals),
         ("version before", service.previous),
         ("replicas", f"{view.ready} of {_range(service, service.pods)} ready"),
         ("pods", f"{service.ready_pods} of {service.pods} ready" if service.pods > 1 and view.ready else ""),
-        ("last change", _last_change(report)),
+        ("memory", show_bytes(totals.memory_bytes) if service.pods > 1 and totals.memory_bytes else ""),
+        ("last change", _last_change(service, totals)),
         ("size", _size(service)),
         ("GPU", claim_text(service.gpu_share) if service.gpu_share is not None else ""),
-        ("GPU memory", _gpu_memory(report)),
+        ("GPU memory", _gpu_memory(reports)),
         ("generation", service.generation),
         ("run", service.run_id),
         *settings_facts(service),
@@ -167,34 +189,38 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("site", service.site if service.route is not None else ""),
         ("rental", view.rental),
         ("project", service.project if service.project != DEFAULT else ""),
-        *_drifts(report if view.since is not None else None),
-        ("log", f"{show_count(report.log_lost, 'line')} lost" if report and report.log_lost else ""),
+        *_drifts(totals if view.since is not None else None),
+        ("log", f"{show_count(totals.log_lost, 'line')} lost" if totals.log_lost else ""),
         ("since", moment(view.since)),
         ("changed", moment(service.changed)),
         ("ended", moment(service.ended)),
-        ("restarts", show_count(report.restarts, "restart") if report and report.restarts else ""),
-        ("last failure", report.last_failure if report else ""),
+        ("restarts", show_count(totals.restarts, "restart") if totals.restarts else ""),
+        ("last failure", totals.last_failure),
         ("why", view.message),
     ]
 
 
-def _drifts(report: ServiceReport | None) -> Iterator[tuple[str, str]]:
+def _drifts(totals: ServiceTotals | None) -> Iterator[tuple[str, str]]:
     """Yield the drift of each version. With a canary, each line names its version."""
-    drifts = report.drift if report is not None else ()
+    drifts = totals.drift if totals is not None else ()
     for one in drifts:
         yield "drift", f"{one.label}: {one.text}" if len(drifts) > 1 else one.text
 
 
-def _gpu_memory(report: ServiceReport | None) -> str:
+def _gpu_memory(reports: Sequence[tuple[str, ServiceReport]]) -> str:
     """Return the GPU memory of each replica whose model uses a GPU."""
-    used = [one for one in (report.replicas if report is not None else ()) if one.gpu_memory_bytes]
-    return ", ".join(f"replica {one.number}: {show_bytes(one.gpu_memory_bytes)}" for one in used)
+    return ", ".join(
+        f"{f'{pod} ' if len(reports) > 1 else ''}replica {one.number}: {show_bytes(one.gpu_memory_bytes)}"
+        for pod, report in reports
+        for one in report.replicas
+        if one.gpu_memory_bytes
+    )
 
 
-def _loaded(report: ServiceReport | None) -> Iterator[tuple[str, str]]:
-    """Yield the facts about the versions that the replicas have loaded: whether they reproduced golden rows,
-    and the packages that differ."""
-    for one in loaded_versions(report):
+def _loaded(reports: Sequence[tuple[str, ServiceReport]]) -> Iterator[tuple[str, str]]:
+    """Yield the facts about the versions that the replicas of all pods have loaded: whether they reproduced
+    golden rows, and the packages that differ."""
+    for one in dict.fromkeys(one for _, report in reports for one in loaded_versions(report)):
         yield "golden rows", f"{one.label} is {one.verification}"
         yield from (("warning", f"{one.label}: {text}") for text in one.differences)
 
@@ -249,14 +275,14 @@ def _keys(service: Service) -> str:
     return names or "required, but no key exists"
 
 
-def shadow_facts(service: Service) -> Iterator[tuple[str, object]]:
+def shadow_facts(service: Service, totals: ServiceTotals) -> Iterator[tuple[str, object]]:
     """Yield the facts about the shadow of a service and the comparison of its answers."""
     shadow = service.shadow
     if shadow is None:
         return
     yield "shadow", f"{shadow.version} gets copies of {shadow.percent:g} %"
-    report = service.report.shadow if service.report is not None else None
-    if report is None or report.label != shadow.version:
+    report = totals.shadow
+    if report is None:
         return
     rows = report.equal + report.different
     text = f"{show_count(rows, 'row')} compared, {show_number(report.different)} different"

@@ -40,6 +40,7 @@ from gridmill.domain.naming import LAST_PORT
 from gridmill.domain.service import ServiceState, ServiceView
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
 from gridmill.domain.service_spec import read_replicas
+from gridmill.domain.service_totals import reports_of
 from gridmill.domain.serving import loaded_versions
 from gridmill.errors import InputError, UnavailableError
 from gridmill.sdk.client import Client
@@ -341,9 +342,9 @@ def wait_until_in_effect(client: Client, view: ServiceView) -> ServiceView:
     name, wanted = view.service.name, view.service.generation
     with InterruptHandler() as interrupts:
         while not interrupts.requested:
-            report = view.service.report
             done = view.state is ServiceState.RUNNING and view.service.is_in_effect
-            is_late = view.state is ServiceState.FAILING and report and report.seen_generation >= wanted
+            seen = (one.seen_generation >= wanted for one in reports_of(view.service))
+            is_late = view.state is ServiceState.FAILING and any(seen)
             if done or is_late or view.state in (*_ENDED, ServiceState.RESTARTING):
                 break
             time.sleep(_LOOK_SECONDS)
@@ -362,7 +363,7 @@ def _print(view: ServiceView, *, as_json: bool) -> None:
     print(f"{what} at {view.url}" if view.url else what)
     if view.rental and view.state not in _ENDED:
         print(f"  {view.rental}")
-    for one in loaded_versions(service.report):
+    for one in dict.fromkeys(one for report in reports_of(service) for one in loaded_versions(report)):
         for text in one.differences:
             print(f"  warning: {one.label}: {text}")
 
@@ -380,5 +381,5 @@ def check_in_effect(view: ServiceView, *, waited: bool) -> None:
 
 
 def _why(view: ServiceView) -> str:
-    report = view.service.report
-    return view.message or (report.last_failure if report is not None else "")
+    failures = (one.last_failure for one in reports_of(view.service) if one.last_failure)
+    return view.message or next(failures, "")

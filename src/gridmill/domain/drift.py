@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 
 STATISTICS_FILE = "statistics.json"
 """The file in the folder of a model with its `TrainingStatistics`."""
@@ -63,6 +63,22 @@ Counts = tuple[tuple[int, ...], ...]
 """For each `Bins`, the number of rows in each bin."""
 
 
+MOST_REPORTED_BINS = 4_000
+"""A report has the counts behind the drift if they have at most this number of bins, which are about 330
+features. Each bin takes up to 20 bytes, and a report has at most 256 KiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftCounts:
+    """The counts behind the drift of a version in one pod: for each of `names`, the rows of the training
+    (`expected`) and the rows of the window (`counted`) in each bin. The prediction is the last name."""
+
+    label: str
+    names: tuple[str, ...]
+    expected: Counts
+    counted: Counts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDrift:
     """The population stability index of a feature or of the prediction."""
@@ -75,12 +91,17 @@ class FeatureDrift:
 class VersionDrift:
     """The drift of the requests to one version in the last `WINDOW_SECONDS`. `rows` is the number of rows
     that were counted, and `features` are the ones with the largest index, which is empty for too few rows.
-    `drifting` are the names of all features that drift; the name of the prediction is `PREDICTION`."""
+    `drifting` are the names of all features that drift; the name of the prediction is `PREDICTION`.
+
+    The rows are those of all `pods` of the service together. If the counts of the pods are not known, the
+    drift is that of one pod, the one with the largest index of `worst_of` pods (0: the drift of all pods)."""
 
     label: str
     rows: int = 0
     features: tuple[FeatureDrift, ...] = ()
     drifting: tuple[str, ...] = ()
+    pods: int = 1
+    worst_of: int = 0
 
     @property
     def text(self) -> str:
@@ -90,7 +111,13 @@ class VersionDrift:
         names = [one for one in self.features if one.name in self.drifting] or self.features[:1]
         shown = ", ".join(f"{one.name} {one.psi:.2f}" for one in names[:5])
         state = "yes" if self.drifting else "no"
-        return f"{state}: {shown} (PSI of {self.rows} rows; limit {DRIFT_BEGINS:g})"
+        return f"{state}: {shown} (PSI of {self.rows} rows{self._where}; limit {DRIFT_BEGINS:g})"
+
+    @property
+    def _where(self) -> str:
+        if self.worst_of:
+            return f" in one pod, the worst of {self.worst_of}"
+        return f" in {self.pods} pods" if self.pods > 1 else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +202,56 @@ def drift_of(
     drifting = tuple(one.name for one in found if one.psi >= limits[one.name in drifted])
     found.sort(key=lambda one: -one.psi)
     return VersionDrift(label=label, rows=rows, features=tuple(found[:SHOWN]), drifting=drifting)
+
+
+def reported_counts(label: str, statistics: TrainingStatistics, counted: Counts) -> DriftCounts:
+    """Return the counts of a window as a pod reports them."""
+    return DriftCounts(
+        label=label,
+        names=tuple(one.name for one in statistics.bins),
+        expected=tuple(one.counts for one in statistics.bins),
+        counted=counted,
+    )
+
+
+def drift_of_pods(
+    drifts: Sequence[Sequence[VersionDrift]],
+    counts: Sequence[Sequence[DriftCounts]],
+    before: Sequence[VersionDrift],
+) -> tuple[VersionDrift, ...]:
+    """Return the drift of a service from the reports of its pods: `drifts` has the drift and `counts` the
+    counts of each pod. `before` is the drift of the service at the last decision.
+
+    The counts of all pods are added, so that the result is that of one pod with all rows. If a pod with the
+    drift of a version has reported no counts for it, or other bins, the drift of the worst pod is returned.
+    """
+    earlier = {one.label: one for one in before}
+    by_label: dict[str, list[VersionDrift]] = {}
+    for one in (one for pod in drifts for one in pod):
+        by_label.setdefault(one.label, []).append(one)
+    counted: dict[str, list[DriftCounts]] = {}
+    for part in (part for pod in counts for part in pod):
+        counted.setdefault(part.label, []).append(part)
+    return tuple(
+        _drift_of_pods(found, counted.get(label, []), earlier.get(label)) for label, found in by_label.items()
+    )
+
+
+def _drift_of_pods(
+    found: Sequence[VersionDrift], parts: Sequence[DriftCounts], before: VersionDrift | None
+) -> VersionDrift:
+    label = found[0].label
+    if len(parts) == len(found) and len({(one.names, one.expected) for one in parts}) == 1:
+        *features, prediction = (
+            Bins(name=name, counts=expected)
+            for name, expected in zip(parts[0].names, parts[0].expected, strict=True)
+        )
+        statistics = TrainingStatistics(features=tuple(features), prediction=prediction)
+        if all(fits(statistics, one.counted) for one in parts):
+            total = merged([one.counted for one in parts])
+            return replace(drift_of(label, statistics, total, before), pods=len(parts))
+    worst = max(found, key=lambda one: (bool(one.drifting), one.features[0].psi if one.features else -1.0))
+    return worst if len(found) == 1 else replace(worst, worst_of=len(found))
 
 
 def changes(

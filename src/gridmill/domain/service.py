@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from gridmill.domain.artifact import LATEST, Artifact, ArtifactKind, split_reference
-from gridmill.domain.drift import DriftPeriod
+from gridmill.domain.drift import DriftPeriod, VersionDrift
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.gpu_sharing import GpuClaim, GpuMeasurement, SharingService, gpu_lines
 from gridmill.domain.job import Job, JobKind
@@ -17,6 +17,7 @@ from gridmill.domain.project import DEFAULT
 from gridmill.domain.promotion import Promotion
 from gridmill.domain.resource import default_name
 from gridmill.domain.run import JobRun, Run
+from gridmill.domain.service_counters import PodCounters, ServiceTotals
 from gridmill.domain.service_features import FeatureDefinition, FeatureSettings, view_bytes
 from gridmill.domain.service_keys import ServiceKey, key_lines
 from gridmill.domain.service_pods import FurtherPod, job_of_pod
@@ -165,7 +166,8 @@ class Service:
 
     `terms_before` are the settings and the size to which `rollback` returns if the newest update does not
     take effect. `drifting` are the versions whose requests drift. `report` is the last report of the process
-    of the service, which belongs to the attempt `reported_by`. `route` is the router if the replicas run at
+    of the service, which belongs to the attempt `reported_by`. `counted` has the counters of the attempts
+    since the start, and `drift_of_pods` the drift of all pods. `route` is the router if the replicas run at
     another site; None if they run at the site `local` and accept connections at the address of the service
     themselves. `serving_job` is the job of the run whose replicas get the requests. The `further_pods` get
     requests too. If the pod of the `serving_job` ends, a ready one of the further pods takes its place.
@@ -216,6 +218,8 @@ class Service:
     declared_by: str = ""
     drifting: tuple[DriftPeriod, ...] = ()
     terms_before: ServiceTerms | None = None
+    counted: tuple[PodCounters, ...] = ()
+    drift_of_pods: tuple[VersionDrift, ...] = ()
 
     @property
     def drift(self) -> DriftPeriod | None:
@@ -310,7 +314,8 @@ class ServiceView:
     `rental` is the price and the limits of the rented machine on which it runs; empty if there is none.
     `promotion` is the last comparison of a new version with that of the followed alias.
     `ready` is the number of replicas that are ready, and `since` is the time since which the process of the
-    service runs (None: it does not run). The record `service` has the report with each replica."""
+    service runs (None: it does not run). The record `service` has the reports with each replica, and `totals`
+    has the numbers of the whole service."""
 
     service: Service
     state: ServiceState
@@ -320,6 +325,7 @@ class ServiceView:
     message: str = ""
     rental: str = ""
     promotion: Promotion | None = None
+    totals: ServiceTotals | None = None
 
     @property
     def name(self) -> str:

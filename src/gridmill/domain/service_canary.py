@@ -8,6 +8,7 @@ from gridmill.domain.footprint import REPLICA_BYTES
 from gridmill.domain.frozen import replace
 from gridmill.domain.service import Service, has_own_code, shadow_bytes
 from gridmill.domain.service_features import view_bytes
+from gridmill.domain.service_totals import reports_of
 from gridmill.errors import ConflictError, InputError
 
 FILE_FACTOR = 2
@@ -87,7 +88,7 @@ def why_no_room(service: Service, before: Service, given_bytes: int | None) -> s
 
 def _replica_bytes(service: Service) -> int:
     """Return the memory of a replica without a canary: the largest that replicas have reported."""
-    replicas = service.report.replicas if service.report is not None else ()
+    replicas = [replica for report in reports_of(service) for replica in report.replicas]
     used = max((one.memory_bytes for one in replicas), default=0) - service.canary_bytes
     if used > 0:
         return used

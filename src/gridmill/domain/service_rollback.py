@@ -3,6 +3,7 @@ All functions of this module are pure."""
 
 from gridmill.domain.frozen import replace
 from gridmill.domain.service import Service, ServiceTerms
+from gridmill.domain.service_totals import served_generation
 
 
 def with_terms_before(before: Service, after: Service) -> Service:
@@ -30,8 +31,7 @@ def terms_to_restore(service: Service) -> ServiceTerms | None:
     terms = service.terms_before
     if terms is None or service.is_in_effect:
         return None
-    served = service.report.generation if service.report is not None else 0
-    return terms if served <= terms.generation else None
+    return terms if served_generation(service) <= terms.generation else None
 
 
 def with_terms(service: Service, terms: ServiceTerms) -> Service:

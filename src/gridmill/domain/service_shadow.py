@@ -7,6 +7,7 @@ from gridmill.domain.footprint import REPLICA_BYTES
 from gridmill.domain.frozen import replace
 from gridmill.domain.service import Service, ServiceShadow
 from gridmill.domain.service_canary import canary_bytes
+from gridmill.domain.service_counters import without_shadows
 from gridmill.domain.serving import ServedVersion, ServiceOrder, ShadowOrder
 from gridmill.errors import ConflictError, InputError
 
@@ -70,4 +71,7 @@ def with_shadow_order(order: ServiceOrder, service: Service, folder: str) -> Ser
 def _changed(service: Service, shadow: ServiceShadow | None, now: float) -> Service:
     if shadow == service.shadow:
         return service
-    return replace(service, shadow=shadow, generation=service.generation + 1, changed=now)
+    is_other = shadow is None or shadow.version != service.shadow_version
+    counted = without_shadows(service.counted) if is_other else service.counted
+    after = replace(service, shadow=shadow, counted=counted)
+    return replace(after, generation=service.generation + 1, changed=now)

@@ -11,7 +11,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from gridmill.domain.amounts import MIB
-from gridmill.domain.drift import VersionDrift
+from gridmill.domain.drift import DriftCounts, VersionDrift
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.service_features import ViewReport
 
@@ -181,7 +181,9 @@ class ServiceOrder:
     it begins. If `calibrates` is true, the process measures one replica instead, writes the result as the
     outcome of its attempt, and ends.
 
-    With a `shadow`, a process beside the replicas loads another version and compares its answers.
+    With a `shadow`, a process beside the replicas loads another version and compares its answers. If
+    `counts_drift` is true, the reports have the counts behind the drift, so that those of several pods can be
+    added.
     """
 
     name: str
@@ -218,6 +220,7 @@ class ServiceOrder:
     hold_seconds: float = 10.0
     hold_bytes: int = 64 * MIB
     shadow: ShadowOrder | None = None
+    counts_drift: bool = False
 
     @property
     def loaded(self) -> tuple[ServedVersion, ...]:
@@ -314,9 +317,11 @@ class ShadowReport:
     """The comparison of the answers of a shadow with the served answers, since the service has this shadow.
 
     `equal` and `different` are rows. `mean_difference` and `largest_difference` are those of the numbers of
-    the different rows, in the unit of the label or as probabilities. `failed` are copies without a
-    prediction, and `dropped` copies that were not sent because the shadow was slow or did not run.
-    `mean_seconds` is the mean time of an answer. `problem` is the reason why the shadow does not run.
+    the different rows, in the unit of the label or as probabilities; the mean is that of `difference_rows`
+    rows. `failed` are copies without a prediction, and `dropped` copies that were not sent because the shadow
+    was slow or did not run. `mean_seconds` is the mean time of an answer. `problem` is the reason why the
+    shadow does not run. The answers are compared with those of the version `served` since the Unix time
+    `began`.
     """
 
     label: str
@@ -331,6 +336,9 @@ class ShadowReport:
     mean_seconds: float = 0.0
     restarts: int = 0
     problem: str = ""
+    difference_rows: int = 0
+    served: str = ""
+    began: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,8 +352,9 @@ class ServiceReport:
 
     `wanted` is the number of replicas that the parent process wants to be ready. If it changed this number by
     itself, `scaled_at` is the Unix time of the last change, and `scale_reason` is the reason. `drift` has the
-    versions with training statistics. `log_lost` is the number of lines and rows of the request log that were
-    lost since the service started in this place.
+    versions with training statistics, and `drift_counts` has their counts if the order asks for them.
+    `log_lost` is the number of lines and rows of the request log that were lost since the service started in
+    this place.
     """
 
     name: str
@@ -370,6 +379,7 @@ class ServiceReport:
     drift: tuple[VersionDrift, ...] = ()
     shadow: ShadowReport | None = None
     log_lost: int = 0
+    drift_counts: tuple[DriftCounts, ...] = ()
 
 
 def loaded_versions(report: ServiceReport | None) -> tuple[LoadedVersion, ...]:

@@ -29,7 +29,7 @@ def service_rows(views: Sequence[ServiceView]) -> list[ServiceRow]:
             view.name,
             str(view.state),
             _version(view),
-            f"{view.ready} of {view.service.replicas} ready",
+            f"{view.ready} of {view.service.replicas * view.service.pods} ready",
             view.url,
             view.message,
         )

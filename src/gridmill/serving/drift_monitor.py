@@ -9,9 +9,11 @@ from typing import Any
 
 from gridmill.codec import decode
 from gridmill.domain.drift import (
+    MOST_REPORTED_BINS,
     STATISTICS_FILE,
     Chunk,
     Counts,
+    DriftCounts,
     TrainingStatistics,
     VersionDrift,
     added,
@@ -20,6 +22,7 @@ from gridmill.domain.drift import (
     fits,
     merged,
     no_counts,
+    reported_counts,
 )
 from gridmill.domain.serving import ServiceOrder
 from gridmill.errors import InputError
@@ -57,6 +60,9 @@ class DriftMonitor:
         self._seen: dict[tuple[str, str], Counts] = {}
         self._windows: dict[str, tuple[Chunk, ...]] = {}
         self._latest = self.drift = earlier
+        self._counted: tuple[DriftCounts, ...] = ()
+        self.counts: tuple[DriftCounts, ...] = ()
+        """The counts behind `drift`, if the order asks for them and they are not too many."""
 
     def look(self, now: float, order: ServiceOrder) -> None:
         """Read the counts of the replicas, and decide the drift of the versions of the order, at most once in
@@ -72,17 +78,21 @@ class DriftMonitor:
         for label, counts in self._new_counts():
             self._windows[label] = added(self._windows.get(label, ()), now, counts)
         before = {one.label: one for one in self._latest}
-        self._latest = tuple(
-            self._decided(version.label, statistics, before.get(version.label), now)
-            for version in parts
-            if (statistics := self._statistics[version.label]) is not None
+        known = {one.label: found for one in parts if (found := self._statistics[one.label]) is not None}
+        self._counted = tuple(
+            reported_counts(label, found, self._window(label, found, now)) for label, found in known.items()
         )
+        self._latest = tuple(
+            drift_of(one.label, known[one.label], one.counted, before.get(one.label)) for one in self._counted
+        )
+        if not order.counts_drift or sum(map(_bins, self._counted)) > MOST_REPORTED_BINS:
+            self._counted = ()
         is_news = _shape(self._latest) != _shape(self.drift)
         if is_news or now - self._published_at >= PUBLISH_SECONDS:
             self._publish(now)
 
     def _publish(self, now: float) -> None:
-        self.drift, self._published_at = self._latest, now
+        self.drift, self.counts, self._published_at = self._latest, self._counted, now
         values: dict[str, float] = {}
         for version in self.drift:
             label = f'version="{escaped(version.label)}"'
@@ -95,13 +105,12 @@ class DriftMonitor:
             draft.write_text(json.dumps(values))
             draft.replace(path)
 
-    def _decided(
-        self, label: str, statistics: TrainingStatistics, before: VersionDrift | None, now: float
-    ) -> VersionDrift:
+    def _window(self, label: str, statistics: TrainingStatistics, now: float) -> Counts:
+        """Return the counts of the window of a version."""
         # counts of no rows move the window although no request arrives
         window = added(self._windows.get(label, ()), now, no_counts(statistics))
         self._windows[label] = window
-        return drift_of(label, statistics, merged([one.counts for one in window]), before)
+        return merged([one.counts for one in window])
 
     def _new_counts(self) -> Iterator[tuple[str, Counts]]:
         """Yield the counts that each replica has added since the last call."""
@@ -118,6 +127,10 @@ class DriftMonitor:
                 self._seen[key] = total
                 if any(new[-1]):
                     yield label, new
+
+
+def _bins(counts: DriftCounts) -> int:
+    return sum(map(len, counts.expected))
 
 
 def _shape(drift: tuple[VersionDrift, ...]) -> object:

@@ -317,6 +317,7 @@ class Parent:
             last_failure=self._last_failure,
             last_failure_at=self._last_failure_at,
             drift=self._drift.drift,
+            drift_counts=self._drift.counts,
             log_lost=self._log.lost,
             shadow=self._shadow.report,
             wanted=self._scaler.wanted,

@@ -73,6 +73,7 @@ def _of_replica(order: ServiceOrder) -> ServiceOrder:
         upstream=None,
         further_upstreams=(),
         most_open=0,
+        counts_drift=False,
         api_keys=None if order.api_keys is None else (),
     )
 

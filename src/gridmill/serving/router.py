@@ -29,6 +29,7 @@ from gridmill.ports.service_link import ServiceLink
 from gridmill.process_log import BoundedHandler
 from gridmill.process_memory import share_memory_areas
 from gridmill.serving.parent_process import end_with_parent, write_beat
+from gridmill.serving.pod_metrics import PodMetrics
 from gridmill.serving.routing import ClientConnection, Replicas, Router
 from gridmill.serving.service_files import OrderFile
 from gridmill.serving.spread_link import SpreadLink
@@ -45,8 +46,13 @@ _RESERVED_FILES = 256
 def link_to(upstreams: Sequence[Upstream]) -> ServiceLink:
     """Return the link to the replicas, which are in several pods if there are several upstreams. Raises
     NotFoundError for an unknown kind of link."""
-    links: list[ServiceLink] = [find("service_links", one.link)(one) for one in upstreams]
+    links = links_to(upstreams)
     return links[0] if len(links) == 1 else SpreadLink(links)
+
+
+def links_to(upstreams: Sequence[Upstream]) -> Sequence[ServiceLink]:
+    """Return a link to the replicas in each pod. Raises NotFoundError for an unknown kind of link."""
+    return [find("service_links", one.link)(one) for one in upstreams]
 
 
 async def route(order: ServiceOrder, listener: socket.socket, folder: Path, beats: int) -> None:
@@ -54,13 +60,15 @@ async def route(order: ServiceOrder, listener: socket.socket, folder: Path, beat
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, lambda: None)
-    replicas = Replicas(link_to(order.upstreams))
+    replicas, metrics = Replicas(link_to(order.upstreams)), PodMetrics(folder)
+    metrics.follow(order.upstreams, links_to)
     router = Router(
         replicas,
         hold_seconds=order.hold_seconds,
         hold_bytes=order.hold_bytes,
         most_clients=_most_clients(),
         most_open=order.most_open,
+        metrics=metrics,
     )
     tls = TlsContext(order)
     server = await loop.create_server(
@@ -78,6 +86,7 @@ async def route(order: ServiceOrder, listener: socket.socket, folder: Path, beat
     server.close()
     await router.drain(order.drain_seconds, _IDLE_SECONDS, _DRAIN_PAUSE_SECONDS)
     replicas.close()
+    metrics.close()
 
 
 class _Watched:
@@ -96,6 +105,8 @@ class _Watched:
             upstreams = order.upstreams if order is not None else ()
             if upstreams and upstreams != self._upstreams:
                 replicas.change(link_to(upstreams))
+                if router.metrics is not None:
+                    router.metrics.follow(upstreams, links_to)
                 self._upstreams = upstreams
         except GridmillError as error:
             _LOG.warning("the order is not used: %s", explained(error))

@@ -24,6 +24,7 @@ from gridmill.errors import GridmillError, UnavailableError, explained
 from gridmill.ports.service_link import OpenedConnection, ServiceLink
 from gridmill.serving.errors import NotReadyError, RequestError
 from gridmill.serving.http_messages import AnswerFollower, RequestFollower
+from gridmill.serving.pod_metrics import PodMetrics, is_for_metrics
 
 KEPT_BYTES = MIB
 """A request of at most this many bytes is kept until its answer begins, so that it can be sent again."""
@@ -154,8 +155,9 @@ class Router:
         hold_bytes: int,
         most_clients: int = 1_000,
         most_open: int = MOST_OPEN,
+        metrics: PodMetrics | None = None,
     ) -> None:
-        self.replicas, self.most_clients = replicas, most_clients
+        self.replicas, self.most_clients, self.metrics = replicas, most_clients, metrics
         self.hold_seconds, self._hold_bytes = hold_seconds, hold_bytes
         self.clients: set[ClientConnection] = set()
         self.held: dict[ClientConnection, int] = {}
@@ -294,12 +296,44 @@ class ClientConnection(asyncio.Protocol):
             self._step_since, self._step_bytes = self._idle_since, 0
         if self._kept is not None:
             self._kept += data
+        if self._is_answered_here():
+            return
         if self._replica is not None:
             if self._kept is not None and len(self._kept) > KEPT_BYTES:
                 self._kept = None
             self._replica.transport.write(data)
             return
         self._hold()
+
+    def _is_answered_here(self) -> bool:
+        """Answer a request for metrics, if the replicas are in several pods. Returns whether the bytes belong
+        to such a request, or are too few to know it."""
+        metrics = self._router.metrics
+        if metrics is None or not metrics.is_needed or self._is_answered or not self._kept:
+            return False
+        is_first = len(self._requests.methods) == 1 and not self._requests.is_opaque
+        is_asked = is_for_metrics(self._kept) if is_first else False
+        if is_asked is None or (is_asked and self._requests.is_in_request):
+            return True  # the rest of the head is awaited
+        if is_asked and self._opening is None:
+            _pause(self.transport)
+            self._detach()
+            gather = self._answer_metrics(metrics, bytes(self._kept))
+            self._opening = asyncio.get_running_loop().create_task(gather)
+        return is_asked
+
+    def _detach(self) -> None:
+        """Close the connection to the replica, which is idle."""
+        if self._replica is not None:
+            replica, self._replica = self._replica, None
+            replica.transport.close()
+
+    async def _answer_metrics(self, metrics: PodMetrics, head: bytes) -> None:
+        answer = await metrics.answer(head)
+        if answer is None:
+            return self.refuse(NotReadyError("no pod can be reached", retry_seconds=_RETRY_SECONDS))
+        self.transport.write(answer)
+        self.transport.close()
 
     def _hold(self) -> None:
         size = len(self._kept or b"")
@@ -400,8 +434,7 @@ class ClientConnection(asyncio.Protocol):
         is_busy = self._is_waiting or self._requests.is_in_request
         if self._replica is not None and not is_busy and now - self._idle_since > IDLE_SECONDS:
             # the next request must not be written to a connection that ends
-            replica, self._replica = self._replica, None
-            replica.transport.close()
+            self._detach()
             _resume(self.transport)
 
     def close_if_idle(self, now: float, seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +34,7 @@ class ShadowKeeper:
         self._problem = ""
         self._discarded = 0
         self._before: Mapping[str, float] = {}
+        self._began = 0.0
         self.report: ShadowReport | None = None
 
     def descriptor(self, order: ServiceOrder) -> int | None:
@@ -79,7 +81,8 @@ class ShadowKeeper:
         if is_other:
             self._discarded = 0
             self._before = _counts(self._folder, shadow.version.label) if shadow is not None else {}
-            self.report = ShadowReport(label=shadow.version.label) if shadow is not None else None
+            self._began = time.time()
+            self.report = self._labelled(ShadowReport(label=shadow.version.label)) if shadow else None
             for one in self._pair or ():
                 one.close()
             self._pair = copies_pair() if shadow is not None else None
@@ -129,13 +132,16 @@ class ShadowKeeper:
         # another process begins with a largest difference of 0, and the file may have that of another shadow
         before = self.report.largest_difference if self.report is not None else 0.0
         self.report = replace(
-            found,
+            self._labelled(found),
             largest_difference=max(before, found.largest_difference) if found.different else 0.0,
             dropped=found.dropped + self._discarded,
             is_ready=is_ready,
             restarts=self._failures,
             problem="" if is_ready else waits_for or self._problem,
         )
+
+    def _labelled(self, report: ShadowReport) -> ShadowReport:
+        return replace(report, served=self._served, began=self._began)
 
 
 def _served(order: ServiceOrder) -> str:
@@ -144,6 +150,7 @@ def _served(order: ServiceOrder) -> str:
 
 
 _LARGEST = "gridmill_shadow_difference_max"
+_DIFFERENCE_ROWS = "gridmill_shadow_difference_rows_total"
 
 
 def _counts(folder: Path, label: str) -> dict[str, float]:
@@ -169,7 +176,8 @@ def report_of(label: str, counts: Mapping[str, float], largest: float) -> Shadow
         requests=int(counts.get(requests, 0)),
         equal=int(counts.get("gridmill_shadow_rows_total", 0)),
         different=int(counts.get("gridmill_shadow_rows_total/different", 0)),
-        mean_difference=mean("gridmill_shadow_difference_total", "gridmill_shadow_difference_rows_total"),
+        mean_difference=mean("gridmill_shadow_difference_total", _DIFFERENCE_ROWS),
+        difference_rows=int(counts.get(_DIFFERENCE_ROWS, 0)),
         largest_difference=largest,
         failed=int(counts.get("gridmill_shadow_failed_total", 0)),
         dropped=int(counts.get(SHADOW_DROPPED, 0)),

@@ -9,10 +9,16 @@ from rich.console import Console
 from gridmill.cli.plan import _row
 from gridmill.cli.service_texts import describe_service, plan_lines
 from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.drift import VersionDrift
 from gridmill.domain.resource import Sizing
 from gridmill.domain.service import ServiceState, ServiceView
+from gridmill.domain.service_counters import PodCounters
+from gridmill.domain.service_features import ViewReport
+from gridmill.domain.service_pods import FurtherPod
+from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.service_size import ServicePlan, size_for_rate
 from gridmill.domain.service_spec import read_replicas
+from gridmill.domain.service_totals import totals_of
 from gridmill.domain.serving import LoadedVersion, ReplicaReport, ReplicaState, Verification
 from gridmill.domain.views import PlannedJob
 from gridmill.errors import InputError
@@ -100,3 +106,34 @@ def test_a_size_that_was_measured_with_another_version_names_it():
     same = replace(view, service=replace(service, version="weather/lstm@2"))
     Console(file=output, width=400).print(*describe_service(same))
     assert "measured with" not in output.getvalue()
+
+
+def test_the_numbers_of_all_pods_are_shown_and_a_pod_without_contact_is_marked():
+    service = a_service()
+    assert service.report is not None
+    replica = ReplicaReport(number=1, state=ReplicaState.READY, generation=1, memory_bytes=GIB)
+    view_of_pod = ViewReport(folder="v", is_complete=True, problem="the table is locked")
+    report = replace(service.report, replicas=(replica,), written_at=1.0, scale_reason="2 instead of 1")
+    late = replace(report, views=(view_of_pod,), address="http://10.0.0.2:80")
+    further = (FurtherPod(job="serve-2", report=late, reported_by="b"),)
+    counted = (PodCounters(attempt_id="ended", restarts=2, log_lost=40),)
+    service = replace(
+        service,
+        report=report,
+        settings=ServiceSettings(pods=2),
+        further_pods=further,
+        counted=counted,
+        drift_of_pods=(VersionDrift(label="w/m@3", rows=20, pods=2),),
+    )
+    totals = totals_of(service, silent={"b"})
+    view = ServiceView(service=service, state=ServiceState.RUNNING, since=1.0, ready=2, totals=totals)
+    out = StringIO()
+    Console(width=250, file=out).print(*describe_service(view))
+    shown = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert "memory 2 GiB" in shown
+    assert "log 40 lines lost" in shown
+    assert "restarts 2 restarts" in shown
+    assert any(line.startswith("last change 2 instead of 1 in one pod") for line in shown)
+    assert any(line.startswith("serve-2 ready at ") and "no contact" in line for line in shown)
+    assert any(line.startswith("serve-2") and line.endswith("the table is locked") for line in shown)
+    assert sum(line.startswith(("serve 1 ready", "serve-2 1 ready")) for line in shown) == 2

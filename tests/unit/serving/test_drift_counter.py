@@ -1,5 +1,6 @@
 """Counting the rows of requests in the bins of the training, and deciding the drift of several replicas."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kit.served_models import linear_model, order_of
 
-from gridmill.domain.drift import PREDICTION, WINDOW_SECONDS, TrainingStatistics
+from gridmill.domain.drift import PREDICTION, WINDOW_SECONDS, TrainingStatistics, drift_of_pods
 from gridmill.domain.serving import ServedVersion
 from gridmill.jobs.model_files import load_card
 from gridmill.jobs.training_statistics import count, save_statistics, statistics_of
@@ -147,3 +148,31 @@ def test_files_that_cannot_be_read_or_have_other_bins_do_not_count(tmp_path, fol
     (tmp_path / "drift-2.json").write_text('{"process": "a", "counts": {"weather/other@1": [[1, 2]]}}')
     monitor.look(1000.0, order_of(folder))
     assert [one.rows for one in monitor.drift] == [0]
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_the_drift_of_two_pods_together_is_that_of_one_pod_with_their_rows(tmp_path, folder, shift):
+    model, order = model_of(folder), replace(order_of(folder), counts_drift=True)
+    batches = [rows(400, seed=seed, shift=shift * (seed % 2)) for seed in range(4)]
+    for place, numbers in {"alone": (0, 1, 2, 3), "first": (0, 2), "second": (1, 3)}.items():
+        (tmp_path / place).mkdir()
+        for number in numbers:
+            Replica(tmp_path / place, model, number).serve(batches[number])
+    alone, first, second = (DriftMonitor(tmp_path / place) for place in ("alone", "first", "second"))
+    for one in (alone, first, second):
+        one.look(1000.0, order)
+    together = drift_of_pods([first.drift, second.drift], [first.counts, second.counts], ())
+    assert together == (replace(alone.drift[0], pods=2),)
+    assert together[0].rows == 1600
+    assert bool(together[0].drifting) == bool(shift)
+
+
+def test_the_counts_are_reported_only_if_the_order_asks_for_them_and_they_are_not_too_many(
+    tmp_path, folder, monkeypatch
+):
+    order = replace(order_of(folder), counts_drift=True)
+    for wanted, most, reported in ((order_of(folder), 4000, 0), (order, 4000, 1), (order, 10, 0)):
+        monkeypatch.setattr("gridmill.serving.drift_monitor.MOST_REPORTED_BINS", most)
+        monitor = DriftMonitor(tmp_path)
+        monitor.look(1000.0, wanted)
+        assert (len(monitor.drift), len(monitor.counts)) == (1, reported)

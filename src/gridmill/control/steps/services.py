@@ -15,7 +15,7 @@ from gridmill.control.steps.service_features import view_orders, with_definition
 from gridmill.control.steps.service_gpus import note_gpu_memory, with_gpu_limit
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.deployment import Deployment
-from gridmill.domain.drift import changes, drift_periods
+from gridmill.domain.drift import changes, drift_of_pods, drift_periods
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
 from gridmill.domain.pod_protocol import (
@@ -36,6 +36,7 @@ from gridmill.domain.service import (
     order_of,
     route_order_of,
 )
+from gridmill.domain.service_counters import with_reported
 from gridmill.domain.service_features import ViewOrders, view_copy_folder
 from gridmill.domain.service_log import request_log_uri, writer_of
 from gridmill.domain.service_pods import FurtherPod
@@ -43,6 +44,7 @@ from gridmill.domain.service_settings import DEFAULT_HOST
 from gridmill.domain.service_shadow import with_shadow_order
 from gridmill.domain.service_size import CALIBRATION, Calibration
 from gridmill.domain.service_succession import WarmUp
+from gridmill.domain.service_totals import reports_of
 from gridmill.domain.serving import ServedVersion, ServiceOrder, ServiceReport
 from gridmill.domain.site import SiteKind
 from gridmill.domain.storage_uri import below
@@ -93,7 +95,8 @@ def _at_node(
     deployment = transaction.get(Deployment, attempt.deployment_id)
     pods = deployment.pods if deployment is not None else ()
     address = next((one.address for one in pods if one.id == attempt.pod_id), "")
-    return replace(order.changed(_with_view_copy), host=address or DEFAULT_HOST, port=0)
+    changed = order.changed(_with_view_copy)
+    return replace(changed, host=address or DEFAULT_HOST, port=0, counts_drift=True)
 
 
 def _is_on_ray(catalog: Catalog, service: Service) -> bool:
@@ -278,16 +281,16 @@ def note_report(transaction: Transaction, job_run: JobRun | None, event: PodEven
         route = replace(service.route, report=report, reported_by=event.attempt_id)
         transaction.put(replace(service, route=route, port=service.port or report.port))
         return
-    service = _with_warm_up(transaction, service, report, event.attempt_id)
+    live = [one.id for one in _replica_attempts(transaction, service) if one is not None]
+    counted = with_reported(service.counted, event.attempt_id, report, live)
+    service = _with_warm_up(transaction, replace(service, counted=counted), report, event.attempt_id)
     if job_run.job.name != service.serving_job:
         _note_other(transaction, service, job_run.job.name, report, event.attempt_id)
         return
-    for change, one in changes(service.report.drift if service.report is not None else (), report.drift):
-        add_event(transaction, service, ServiceState.RUNNING, f"drift of {one.label} {change}: {one.text}")
     # the port of a service with a router is the port of the router
     port = service.port or (report.port if service.route is None else 0)
-    drifting = drift_periods(service.drifting, report.drift, transaction.now)
-    noted = replace(service, report=report, reported_by=event.attempt_id, port=port, drifting=drifting)
+    noted = replace(service, report=report, reported_by=event.attempt_id, port=port)
+    noted = _with_drift(transaction, service, noted)
     noted = note_gpu_memory(transaction, noted, job_run, event.attempt_id, report)
     if noted.is_in_effect and (noted.failures or noted.features_before):
         noted = replace(noted, failures=0, problem="", features_before=())
@@ -297,6 +300,18 @@ def note_report(transaction: Transaction, job_run: JobRun | None, event: PodEven
         add_event(transaction, noted, ServiceState.RUNNING, f"serves {service.version} at {where}")
     elif report.problem and report.problem != (service.report.problem if service.report else ""):
         add_event(transaction, noted, ServiceState.FAILING, report.problem)
+
+
+def _with_drift(transaction: Transaction, before: Service, noted: Service) -> Service:
+    """Return a service after a report, with the drift of all its pods. A version that begins or ends to drift
+    is an event."""
+    reports = reports_of(noted)
+    known = before.drift_of_pods or (before.report.drift if before.report is not None else ())
+    drift = drift_of_pods([one.drift for one in reports], [one.drift_counts for one in reports], known)
+    for change, one in changes(known, drift):
+        add_event(transaction, noted, ServiceState.RUNNING, f"drift of {one.label} {change}: {one.text}")
+    drifting = drift_periods(noted.drifting, drift, transaction.now)
+    return replace(noted, drift_of_pods=drift, drifting=drifting)
 
 
 def _with_warm_up(
@@ -319,19 +334,20 @@ def _note_other(
     were replaced are ignored."""
     further = next((one for one in service.further_pods if one.job == job), None)
     if further is not None:
-        return _note_further(
-            transaction, service, further, replace(further, report=report, reported_by=attempt_id)
-        )
+        noted = replace(further, report=report, reported_by=attempt_id)
+        return _note_further(transaction, service, further, noted)
     successor = service.succession.successor
     if successor is not None and successor.job == job:
         successor = replace(successor, report=report, reported_by=attempt_id)
-        transaction.put(replace(service, succession=replace(service.succession, successor=successor)))
+        service = replace(service, succession=replace(service.succession, successor=successor))
+    transaction.put(service)  # with its counters
 
 
 def _note_further(transaction: Transaction, service: Service, before: FurtherPod, noted: FurtherPod) -> None:
     """Record the report of the replicas in a further pod."""
     others = service.further_pods
     after = replace(service, further_pods=tuple(noted if one is before else one for one in others))
+    after = _with_drift(transaction, service, after)
     problem = noted.report.problem if noted.report is not None else ""
     if problem and problem != (before.report.problem if before.report is not None else ""):
         add_event(transaction, after, ServiceState.FAILING, problem)

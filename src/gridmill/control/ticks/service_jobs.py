@@ -30,6 +30,7 @@ from gridmill.domain.service_job import (
     spec_of,
 )
 from gridmill.domain.service_settings import WRITTEN, merged
+from gridmill.domain.service_totals import problems_of, reports_of
 from gridmill.domain.states import FINISHED_JOBS, JobState
 from gridmill.errors import GridmillError, InputError, StorageError, explained
 from gridmill.scheduler.needs import may_go_on
@@ -219,9 +220,10 @@ def _progress(transaction: Transaction, service: Service, wanted: str, changed: 
     run = transaction.get(Run, service.run_id)
     job_run = job_run_of(transaction, service)
     router = job_run_of(transaction, service, ROUTE) if service.route is not None else None
-    state, report = state_of(service, run, job_run, router), service.report
-    is_seen = report is not None and report.seen_generation >= service.generation
-    reported = report.problem or report.last_failure if report is not None else ""
+    state, reports = state_of(service, run, job_run, router), reports_of(service)
+    is_seen = any(one.seen_generation >= service.generation for one in reports)
+    failures = (one.last_failure for one in reports if one.last_failure)
+    reported = "; ".join(problems_of(service)) or next(failures, "")
     held_up = job_run.message if job_run is not None and job_run.state is not JobState.RUNNING else ""
     return ServiceProgress(
         service=service,

@@ -13,6 +13,7 @@ from gridmill.domain.service import Service, why_not_served
 from gridmill.domain.service_features import FeatureDefinition
 from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.service_size import MOST_REPLICAS
+from gridmill.domain.service_totals import problems_of
 from gridmill.domain.site import MOST_NODES, Site, SiteKind
 from gridmill.errors import ConflictError, InputError
 
@@ -44,8 +45,8 @@ def check_served(version: Artifact, current: Artifact | None) -> None:
 
 def not_in_effect(service: Service) -> ConflictError:
     """Return the error for a change while an earlier change is not in effect."""
-    report = service.report
-    why = f": {report.problem}" if report is not None and report.problem else ""
+    problems = "; ".join(problems_of(service))
+    why = f": {problems}" if problems else ""
     return ConflictError(
         f"the update of service {service.name!r} to {service.version} (generation {service.generation}) is "
         f"not in effect yet{why}",

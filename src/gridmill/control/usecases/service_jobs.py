@@ -15,6 +15,7 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.service import Service, check_trusted
 from gridmill.domain.service_job import RequestOutcome, ServiceRequest, needs_size, pipeline_of_job
 from gridmill.domain.service_settings import check_settings, merged
+from gridmill.domain.service_totals import is_refused
 from gridmill.errors import ConflictError, UnavailableError
 
 
@@ -84,7 +85,7 @@ class ServiceJobUseCases(ServiceCanaryUseCases):
             rate=request.rate if _needs_size(before, request) else 0.0,
             port=request.port,
             settings=request.settings,
-            may_replace=_has_failed(before),
+            may_replace=is_refused(before),
         )
 
     def _measure(self, transaction: Transaction, running: Service | None, request: ServiceRequest) -> str:
@@ -121,9 +122,3 @@ def _check_owner(service: Service, request: ServiceRequest) -> None:
             f"gridmill stop service {service.name}; gridmill remove service {service.name}",
             place="name",
         )
-
-
-def _has_failed(service: Service) -> bool:
-    """Return whether the newest change of a service has failed, so that another change may replace it."""
-    report = service.report
-    return report is not None and report.seen_generation >= service.generation and bool(report.problem)

@@ -11,6 +11,7 @@ from gridmill.control.steps.service_features import (
     with_definition,
 )
 from gridmill.control.steps.service_gpus import check_gpu_memory, with_gpu_claim
+from gridmill.control.steps.service_totals import read_attempt, read_totals
 from gridmill.control.steps.services import (
     add_event,
     changed_version,
@@ -77,8 +78,9 @@ from gridmill.domain.service_rollback import with_terms_before
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, check_settings, merged
 from gridmill.domain.service_shadow import DEFAULT_PERCENT as DEFAULT_SHADOW_PERCENT
 from gridmill.domain.service_shadow import with_shadow, with_shadow_percent
+from gridmill.domain.service_totals import as_shown, problems_of
 from gridmill.domain.site import LOCAL, Site, SiteKind
-from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, JobState
+from gridmill.domain.states import FINISHED_RUNS, JobState
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError, explained
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_request
 from gridmill.scheduler.service_pods import further_replicas, pods_message
@@ -541,9 +543,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         job_run = self._ledger.read(JobRun, f"{service.run_id}/{service.serving_job}")
         router = self._ledger.read(JobRun, f"{service.run_id}/{ROUTE}") if service.route else None
         state = state_of(service, run, job_run, router)
-        attempt = self._ledger.read(Attempt, job_run.attempt_id) if job_run and job_run.attempt_id else None
-        if attempt is not None and attempt.state not in LIVE_ATTEMPTS:
-            attempt = None
+        attempt = read_attempt(self._ledger, service, service.serving_job)
         serves = attempt is not None and service.reported_by == attempt.id
         report = service.report if serves else None
         is_waiting = service.is_meant_to_run and service.retry_at is None
@@ -554,15 +554,16 @@ class ServiceUseCases(ServiceSizeUseCases):
         )
         why = "; ".join(one.message for one in held_up if one.message) if is_waiting else ""
         routed = service.route.report if service.route is not None else None
-        problems = (one.problem for one in (report, routed) if one is not None)
+        reported = [*(problems_of(service) if serves else ()), routed.problem if routed is not None else ""]
         routing = self._ledger.read(Attempt, router.attempt_id) if router and router.attempt_id else None
-        outdated = outdated_pod(self._control.channels, service, (attempt, routing))
+        others = (read_attempt(self._ledger, service, one.job) for one in service.further_pods)
+        outdated = outdated_pod(self._control.channels, service, (attempt, routing, *others))
         old_pod = explained(outdated) if outdated is not None and service.is_meant_to_run else ""
         untransferred = service.route.problem if service.route is not None else ""
         moves = (service.succession.message or pods_message(service)) if is_waiting else ""
-        messages = (service.problem, why, untransferred, *problems, service.refusal, old_pod, moves)
+        messages = (service.problem, why, untransferred, *reported, service.refusal, old_pod, moves)
         return ServiceView(
-            service=replace(service, keys=without_hashes(service.keys)),
+            service=as_shown(replace(service, keys=without_hashes(service.keys))),
             state=state,
             url=service.url,
             ready=ready_replicas(report) + further_replicas(service),
@@ -570,6 +571,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             message="; ".join(filter(None, messages)),
             rental=self._rental_text(service, attempt),
             promotion=self._promotion(service),
+            totals=read_totals(self._ledger, self._control.channels, service),
         )
 
     def _promotion(self, service: Service) -> Promotion | None:
