@@ -2,13 +2,16 @@
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from gridmill.sites.ray.cluster import START, RayNode
 from gridmill.testing import ray_cluster as rays
 from tests.kit.ports import free_port
 
@@ -27,11 +30,39 @@ needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="no Ray here: pi
 
 
 @contextmanager
-def ray_cluster(folder: Path, *, cpus: int = 64) -> Iterator[str]:
-    """A cluster's address; `folder` has a short path, for Ray's sockets lie in it."""
+def ray_cluster(folder: Path, *, cpus: int = 64, nodes: int = 1) -> Iterator[str]:
+    """A cluster's address; `folder` has a short path, for Ray's sockets lie in it. All its nodes are this
+    machine, at different addresses."""
     words = (f"--num-cpus={cpus}", f"--memory={64 * GIB}", "--object-store-memory=100000000")
-    with rays.ray_cluster(folder, free_port(), {**os.environ, **ENVIRONMENT}, *words) as address:
+    environment = {**os.environ, **ENVIRONMENT}
+    with ExitStack() as stack:
+        address = stack.enter_context(rays.ray_cluster(folder, free_port(), environment, *words))
+        for number in range(2, nodes + 1):
+            stack.enter_context(_further_node(folder, address, number, environment, *words))
         yield address
+
+
+@contextmanager
+def _further_node(
+    folder: Path, address: str, number: int, environment: Mapping[str, str], *words: str
+) -> Iterator[None]:
+    where = (
+        f"--address={address}",
+        f"--node-ip-address=127.0.0.{number}",
+        "--block",
+        "--disable-usage-stats",
+    )
+    log = folder / f"start-{number}.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*START, *where, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(environment)
+        )
+    try:
+        RayNode(process=process, log=log).wait_until_up(lambda: None, 180.0)
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
 
 
 def remove_homes_on_nodes(home: Path) -> None:
