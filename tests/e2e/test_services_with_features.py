@@ -3,13 +3,17 @@ sinks, and refuses to start if features cannot be computed by key."""
 
 import http.client
 import json
+import signal
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.conftest import Place
+from gridmill.serving.feature_processes import usable_cpus
+from tests.e2e.conftest import Place, processes_mentioning
 from tests.kit.services import wait_for
 
 pytestmark = pytest.mark.e2e
@@ -94,6 +98,43 @@ def check_large_request(place: Place, port: int) -> None:
         assert predicted(port, sent) == {"prediction": row["prediction"]}
 
 
+def feature_processes(place: Place) -> list[int]:
+    """The processes that compute features of a large request of this home."""
+    found = []
+    for pid in processes_mentioning(str(place.home)):
+        with suppress(OSError):
+            if b"gridmill.serving.feature_processes" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def check_several_processes(place: Place) -> None:
+    """The features of many rows are computed by several processes, which end with an interrupted request."""
+    row = {"x": 1, "y": 2, "day": "2024-03-05T07:00:00Z"}
+    lines = [json.dumps({"id": one % 9, **row}) + "\n" for one in range(40_000)]
+    data = place.write("".join(lines), "many.jsonl")
+    more = place.write("".join(lines * 8), "more.jsonl")  # it is interrupted at its beginning
+    target = data.with_name("many-answers.jsonl")
+    words = ("predict", "rain", "--data", more, "--output", target)
+    process = place.start(*words)
+    assert process.stderr is not None
+    assert any(line.startswith("checking rows: ") for line in process.stderr)
+    before = feature_processes(place)
+    process.send_signal(signal.SIGINT)
+    assert "stopped; no file was written" in process.stderr.read()
+    assert process.wait() == 130
+    assert len(before) == (usable_cpus() if usable_cpus() > 1 else 0)
+    assert feature_processes(place) == []
+    assert [one.name for one in data.parent.iterdir() if "many-answers" in one.name] == []
+
+    done = place.gridmill("predict", "rain", "--data", data, "--output", target)
+    assert done.returncode == 0, done.stderr
+    with target.open() as written:
+        answers = [json.loads(line) for line in written]
+    assert [one["id"] for one in answers] == [one % 9 for one in range(40_000)]
+    assert len({(one["id"], one["prediction"]) for one in answers}) == 9
+
+
 def test_a_service_computes_windows_and_follows_the_loads_of_its_sinks(place: Place) -> None:
     file = place.write(PIPELINE)
     place.write(csv_rows(112), "rows.csv")
@@ -130,6 +171,7 @@ def test_a_service_computes_windows_and_follows_the_loads_of_its_sinks(place: Pl
     assert "w/rows@2" in place.gridmill("show", "service", "rain").stdout
 
     check_large_request(place, port)
+    check_several_processes(place)
 
     # an update of the settings of features needs no restart by hand
     place.write("reach_back: all\nrules:\n  x_mean_2d: {default: -2}\n", "features.yaml")

@@ -1,61 +1,129 @@
-"""The rows of a large request that have keys, and whose features are computed by key."""
+"""The rows of a large request that have keys, and whose features are computed by key.
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
-from math import isfinite
+The first rows of a file show whether it is small. The features of a small file are computed in this process,
+and those of a larger one in several processes, piece by piece.
+"""
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from gridmill.errors import DataError, InputError
-from gridmill.online.plan import OnlinePlan
-from gridmill.online.requests import WHOLE
-from gridmill.serving.bulk_features import BulkFeatures
-from gridmill.serving.errors import FieldsError, RequestError
+from gridmill.errors import GridmillError
+from gridmill.serving.bulk_features import (
+    FIRST_ROWS,
+    GROUP_ROWS,
+    BulkFeatures,
+    ComputedRows,
+    RefusedRowError,
+)
+from gridmill.serving.feature_processes import FeatureProcesses, lines_work, table_work
 from gridmill.serving.fields import RowReader
-from gridmill.serving.keyed_features import Row, read_keyed_line
 from gridmill.serving.request_file import (
     CsvRows,
     LineRows,
+    Piece,
     RequestRows,
     RowCallback,
     TableRows,
     check_columns,
 )
+from gridmill.serving.table_requests import sent_columns
 
-_WHOLE_NUMBER = re.compile(r"[+-]?\d+")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_NUMBERS = (*WHOLE, "DOUBLE", "FLOAT")
+SMALL_PIECES = 2
+"""The features of a request with at most this number of pieces are computed in this process."""
+
+
+class _Grouped(NamedTuple):
+    """A piece, and the number of rows of its first group."""
+
+    piece: Piece
+    group: int
 
 
 class KeyedRows(RequestRows):
-    """The rows of a request whose features `by_key` computes."""
+    """The rows of a request whose features `by_key` computes, in up to `processes` processes."""
 
     by_key: BulkFeatures
+    processes = 1
 
     def write_features(self, to: Path, on_rows: RowCallback | None = None) -> int:
         """Compute the features of all rows from one state of the view, and write them as `RequestRows`
-        does. Also raises MissingViewError, DamagedViewError."""
+        does. Also raises MissingViewError, DamagedViewError, and JobError if a process ends early."""
+        self._shown = _ShownFile(to.parent / "shown.parquet")
+        self._counts: dict[str, Counter[str]] = {}
         with self.by_key:
-            self.by_key.begin(to.parent)
-            written = super().write_features(to, on_rows)
-        self.table_versions, self.not_present = self.by_key.table_versions, self.by_key.not_present
+            try:
+                written = super().write_features(to, on_rows)
+            finally:
+                self._shown.close()
+            self.table_versions = self.by_key.table_versions
+        self.not_present = self._counts
         return written
 
-    def shown(self) -> Any:  # noqa: ANN401  batches or None
+    def shown(self) -> Iterator[pa.RecordBatch] | None:
         """Return the statuses and values of the features of each row."""
-        return self.by_key.shown()
+        return self._shown.batches()
 
-    def computed(self, rows: Sequence[Row], place: Callable[[int], str]) -> pa.Table:
-        """Return the features of rows. `place` returns the text that names a row in errors."""
+    def computed(self, pieces: Iterator[Piece]) -> Iterator[tuple[Piece, pa.Table]]:
+        """Yield each piece with the features of its rows."""
+        source = _with_error(pieces)
+        first = list(islice(source, SMALL_PIECES + 1))
+        every = self._grouped(chain(first, source))
+        if self.processes == 1 or len(first) <= SMALL_PIECES:
+            for one in map(_or_raise, every):
+                features = self._accepted(one, partial(self.made_of, *one))
+                yield one.piece, features
+            return
+        with FeatureProcesses(self.by_key, self.label, self.processes) as workers:
+            for one, made_of in workers.in_order(every, lambda one: self.work_of(*one)):
+                features = self._accepted(one, made_of)  # raises the error that is in the place of a piece
+                yield one.piece, features
+
+    def _grouped(self, pieces: Iterator[Piece | GridmillError]) -> "Iterator[_Grouped | GridmillError]":
+        """Yield each piece with the number of rows of its first group."""
+        group = FIRST_ROWS
+        for piece in pieces:
+            if isinstance(piece, GridmillError):
+                yield piece
+            else:
+                yield _Grouped(piece, group)
+                group = self.by_key.order.group_after(group, self.rows_in(piece))
+
+    @abstractmethod
+    def rows_in(self, piece: Piece) -> int:
+        """Return the number of rows of a piece."""
+
+    @abstractmethod
+    def made_of(self, piece: Piece, group: int) -> ComputedRows:
+        """Compute the features of a piece in this process. `group` is the number of rows of its first group.
+        Raises RefusedRowError."""
+
+    @abstractmethod
+    def work_of(self, piece: Piece, group: int) -> bytes:
+        """Return the rows of a piece as they are sent to another process."""
+
+    @abstractmethod
+    def place_in(self, piece: Piece, row: int) -> str:
+        """Return the text that names a row of a piece in errors."""
+
+    def _accepted(self, one: _Grouped, made_of: Callable[[], ComputedRows]) -> pa.Table:
+        """Return the features of a piece, and keep what the answer shows about them."""
         try:
-            return self.by_key.table_of(rows)
-        except FieldsError as error:
-            row = error.problems[0].row if error.problems else None
-            raise self.refused(place(row or 0), error) from error
+            made = made_of()
+        except RefusedRowError as error:
+            raise self.refused(self.place_in(one.piece, error.row), error) from error
+        for name, counted in made.not_present.items():
+            self._counts.setdefault(name, Counter()).update(counted)
+        if made.shown is not None:
+            self._shown.write(made.shown)
+        return made.features
 
 
 class KeyedLineRows(KeyedRows, LineRows):
@@ -65,15 +133,21 @@ class KeyedLineRows(KeyedRows, LineRows):
         super().__init__(path, reader, ending)
         self.by_key, self.is_list = by_key, False
 
-    def features_of(self, piece: Sequence[tuple[int, bytes]]) -> pa.Table:
-        """Return the features of a piece of numbered lines."""
-        rows: list[Row] = []
-        for number, line in piece:
-            try:
-                rows.append(read_keyed_line(line))
-            except RequestError as error:
-                raise self.refused(f"line {number}", error) from error
-        return self.computed(rows, lambda row: f"line {piece[row][0]}")
+    def rows_in(self, piece: Sequence[tuple[int, bytes]]) -> int:
+        """See KeyedRows."""
+        return len(piece)
+
+    def made_of(self, piece: Sequence[tuple[int, bytes]], group: int) -> ComputedRows:
+        """See KeyedRows."""
+        return self.by_key.of_lines([line for _, line in piece], group)
+
+    def work_of(self, piece: Sequence[tuple[int, bytes]], group: int) -> bytes:
+        """See KeyedRows."""
+        return lines_work([line for _, line in piece], group)
+
+    def place_in(self, piece: Sequence[tuple[int, bytes]], row: int) -> str:
+        """See KeyedRows."""
+        return f"line {piece[row][0]}"
 
 
 class KeyedTableRows(KeyedRows, TableRows):
@@ -99,13 +173,22 @@ class KeyedTableRows(KeyedRows, TableRows):
         needed = [name for name in self.by_key.plan.request if name not in optional]
         check_columns(self.label, names, needed, self.hint)
 
-    def checked(self, batch: pa.RecordBatch, before: int) -> pa.Table:
-        """Return the features of a batch, whose first row is the row `before`."""
-        try:
-            rows = requests_of(batch, self.by_key.plan, has_cells=self.has_cells)
-        except InputError as error:
-            raise DataError(f"{self.label}: {error.message}", place="data") from error
-        return self.computed(rows, lambda row: self.place_of(before + row))
+    def rows_in(self, piece: tuple[int, pa.RecordBatch]) -> int:
+        """See KeyedRows."""
+        rows: int = piece[1].num_rows
+        return rows
+
+    def made_of(self, piece: tuple[int, pa.RecordBatch], group: int) -> ComputedRows:
+        """See KeyedRows."""
+        return self.by_key.of_batch(piece[1], group, self.label, has_cells=self.has_cells)
+
+    def work_of(self, piece: tuple[int, pa.RecordBatch], group: int) -> bytes:
+        """See KeyedRows."""
+        return table_work(sent_columns(piece[1], self.by_key.plan), group, has_cells=self.has_cells)
+
+    def place_in(self, piece: tuple[int, pa.RecordBatch], row: int) -> str:
+        """See KeyedRows."""
+        return self.place_of(piece[0] + row)
 
 
 class KeyedCsvRows(KeyedTableRows, CsvRows):
@@ -118,68 +201,44 @@ class KeyedCsvRows(KeyedTableRows, CsvRows):
         self.by_key = by_key
 
 
-def requests_of(batch: pa.RecordBatch, plan: OnlinePlan, *, has_cells: bool) -> list[Row]:
-    """Return the rows of a batch in the form of requests, with the columns that a request can send. Raises
-    InputError for a column with values that a request cannot have."""
-    kinds: dict[str, str] = {name: plan.types.get(name) or "DOUBLE" for name in plan.computed}
-    kinds |= {**plan.request, **({plan.time: "TIMESTAMP"} if plan.time is not None else {})}
-    names = [name for name in kinds if name in batch.schema.names]
-    if not names:
-        return [{} for _ in range(batch.num_rows)]
-    read = _cells if has_cells else _values
-    columns: list[list[Any]] = []
-    for name in names:
-        try:
-            columns.append(read(batch[name], kinds[name]))
-        except (pa.ArrowException, OverflowError, ValueError) as error:
-            raise InputError(
-                f"the column `{name}` of the type {batch[name].type} has a value out of range, such as a "
-                "year above 9999, or an unknown time zone"
-            ) from error
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+class _ShownFile:
+    """A Parquet file with what the answer shows about the features of each row."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: pq.ParquetWriter | None = None
+        self._has_rows = False
+
+    def write(self, rows: pa.Table) -> None:
+        """Add the next rows."""
+        if self._writer is None:
+            self._writer, self._has_rows = pq.ParquetWriter(self._path, rows.schema), True
+        self._writer.write_table(rows.cast(self._writer.schema))
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def batches(self) -> Iterator[pa.RecordBatch] | None:
+        """Return all rows, or None if no rows were written."""
+        if not self._has_rows:
+            return None
+        batches: Iterator[pa.RecordBatch] = pq.ParquetFile(self._path).iter_batches(GROUP_ROWS)
+        return batches
 
 
-def _values(column: pa.Array, kind: str) -> list[Any]:
-    """Return the values of a column as a client sends them. NaN and infinity are missing, as in a binary
-    tensor."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if pa.types.is_timestamp(column.type):
-        kind_us = pa.timestamp("us", column.type.tz)
-        # an unsafe cast would also wrap a time that is out of range
-        column = column.cast(options=pc.CastOptions(kind_us, allow_time_truncate=True))
-    elif pa.types.is_date(column.type) and kind == "TIMESTAMP":
-        column = column.cast(pa.timestamp("us"))
-    values: list[Any] = column.to_pylist()
-    if pa.types.is_floating(column.type):
-        return [None if value is None or not isfinite(value) else value for value in values]
-    if pa.types.is_decimal(column.type):
-        return [_plain(value) for value in values]
-    return values
+def _with_error(pieces: Iterator[Piece]) -> Iterator[Piece | GridmillError]:
+    """Yield the pieces, and then the error that has ended them, so that pieces before it can be computed
+    first."""
+    try:
+        yield from pieces
+    except GridmillError as error:
+        yield error
 
 
-def _plain(value: Decimal | None) -> int | float | None:
-    if value is None:
-        return None
-    return int(value) if value == value.to_integral_value() else float(value)
-
-
-def _cells(column: pa.Array, kind: str) -> list[Any]:
-    """Return the values that JSON with the texts of the cells has. An empty cell is a missing value."""
-    texts: list[str | None] = column.to_pylist()
-    if kind in _NUMBERS:
-        return [None if text is None else _number(text.strip()) for text in texts]
-    if kind == "BOOLEAN":
-        return [None if text is None else _BOOLEANS.get(text.strip().lower(), text) for text in texts]
-    return texts
-
-
-_BOOLEANS: Mapping[str, bool | None] = {"true": True, "false": False, "": None}
-
-
-def _number(text: str) -> Any:  # noqa: ANN401  a scalar of JSON
-    if _WHOLE_NUMBER.fullmatch(text) and len(text) < 25:
-        return int(text)
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    return _BOOLEANS.get(text.lower(), text)
+def _or_raise(piece: _Grouped | GridmillError) -> _Grouped:
+    if isinstance(piece, GridmillError):
+        raise piece
+    return piece

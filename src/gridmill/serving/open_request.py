@@ -4,6 +4,7 @@ import csv
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import time
 
 import msgspec
 import pyarrow as pa
@@ -14,9 +15,10 @@ from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError
 from gridmill.jobs.model_files import ModelCard, load_card
 from gridmill.online.definition import load_definition
-from gridmill.serving.bulk_features import BulkFeatures
+from gridmill.serving.bulk_features import BulkFeatures, BulkOrder
+from gridmill.serving.feature_processes import MOST_PROCESSES, usable_cpus
 from gridmill.serving.fields import RowReader
-from gridmill.serving.keyed_rows import KeyedCsvRows, KeyedLineRows, KeyedTableRows
+from gridmill.serving.keyed_rows import KeyedCsvRows, KeyedLineRows, KeyedRows, KeyedTableRows
 from gridmill.serving.request_file import PIECE_ROWS, CsvRows, LineRows, RequestRows, TableRows, reading
 
 RowSource = Path | Callable[[], pa.RecordBatchReader]
@@ -33,13 +35,15 @@ def open_request(
     root: Path | None = None,
     definition: FeatureDefinition | None = None,
     wish: str = "",
+    processes: int | None = None,
 ) -> RequestRows:
     """Return the rows of a .csv, .jsonl or .parquet file, or of a function that opens a table, as rows for
     the model in the folder `model`.
 
     `ending` is the ending of the file of the answer. `hint` is the hint of errors in rows that have none. If
     the rows are those of requests to a service that computes features by key, `definition` is the definition
-    of the features, below the storage `root`, and `wish` is what the answer shows about the features. If the
+    of the features, below the storage `root`, and `wish` is what the answer shows about the features. Up to
+    `processes` processes compute the features (default: one for each CPU, at most MOST_PROCESSES). If the
     rows have all features of the model, they are used as they are. Raises InputError for another file.
     """
     card = load_card(model)
@@ -52,8 +56,20 @@ def open_request(
         )
     by_key = None
     if definition is not None and root is not None and not _is_complete(data, reader, definition, root, wish):
-        by_key = BulkFeatures(root, definition, card.encodings, card.sequence, wish=wish)
-    rows = _keyed(data, label, reader, ending, by_key) if by_key else _plain(data, label, reader, ending)
+        order = BulkOrder(
+            folder=str(below(root, definition.folder)),
+            encodings=tuple(card.encodings),
+            sequence=card.sequence,
+            began=time(),
+            wish=wish,
+        )
+        by_key = BulkFeatures(order)
+    rows: RequestRows
+    if by_key is not None:
+        rows = _keyed(data, label, reader, ending, by_key)
+        rows.processes = processes or min(usable_cpus(), MOST_PROCESSES)
+    else:
+        rows = _plain(data, label, reader, ending)
     if card.sequence is not None and (by_key or isinstance(rows, LineRows)):
         _check_sequence_keys(card, reader)
     rows.hint = hint
@@ -78,7 +94,7 @@ def _plain(data: RowSource, label: str, reader: RowReader, ending: str) -> Reque
     return TableRows(label, reader, ending, lambda: _parquet(data))
 
 
-def _keyed(data: RowSource, label: str, reader: RowReader, ending: str, by_key: BulkFeatures) -> RequestRows:
+def _keyed(data: RowSource, label: str, reader: RowReader, ending: str, by_key: BulkFeatures) -> KeyedRows:
     if not isinstance(data, Path):
         return KeyedTableRows(label, reader, ending, data, by_key)
     if data.suffix == ".jsonl":

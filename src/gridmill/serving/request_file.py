@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -32,6 +32,8 @@ LINE_BYTES = 64 * 2**20
 
 RowCallback = Callable[[int, int, int], None]
 """A function that gets the number of rows so far, the bytes read so far, and all bytes (0: unknown)."""
+Piece: TypeAlias = Any
+"""Some neighboring rows of a request: numbered lines, or a batch and the number of rows before it."""
 _DECODE = msgspec.json.Decoder().decode
 
 
@@ -50,10 +52,29 @@ class RequestRows(ABC):
         self.not_present: Mapping[str, Mapping[str, int]] = {}
         """The numbers of computed values that are not present, by feature and status."""
 
-    @abstractmethod
     def features(self) -> Iterator[pa.Table]:
         """Yield the values of the features, in pieces. A row of a model that reads sequences has `sequence`
         rows in a piece. Raises DataError for a row that the service would refuse."""
+        for piece, features in self.computed(self.pieces()):
+            yield features
+            self.accept(piece)
+
+    def computed(self, pieces: Iterator[Piece]) -> Iterator[tuple[Piece, pa.Table]]:
+        """Yield each piece with the features of its rows."""
+        for piece in pieces:
+            yield piece, self.features_of(piece)
+
+    @abstractmethod
+    def pieces(self) -> Iterator[Piece]:
+        """Yield all rows, in pieces. Raises InputError, DataError."""
+
+    @abstractmethod
+    def features_of(self, piece: Piece) -> pa.Table:
+        """Return the features of the rows of a piece. Raises DataError."""
+
+    @abstractmethod
+    def accept(self, piece: Piece) -> None:
+        """Learn from a piece whose rows are right what `batches` needs. Raises DataError."""
 
     @abstractmethod
     def batches(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -133,12 +154,14 @@ class LineRows(RequestRows):
         if piece:
             yield piece
 
-    def features(self) -> Iterator[pa.Table]:
-        """Yield the features of each piece of lines."""
-        for piece in self.lines():
-            yield self.features_of(piece)
-            if self.ending != ".jsonl" and not self.is_list:
-                self._schema = self._unified(piece)
+    def pieces(self) -> Iterator[list[tuple[int, bytes]]]:
+        """See `lines`."""
+        return self.lines()
+
+    def accept(self, piece: Sequence[tuple[int, bytes]]) -> None:
+        """Find the columns of the lines, if the answer is a table."""
+        if self.ending != ".jsonl" and not self.is_list:
+            self._schema = self._unified(piece)
 
     def features_of(self, piece: Sequence[tuple[int, bytes]]) -> pa.Table:
         """Return the features of a piece of numbered lines."""
@@ -219,21 +242,25 @@ class TableRows(RequestRows):
         with reading(self.label):
             yield from (batch for batch in reader if batch.num_rows)
 
-    def features(self) -> Iterator[pa.Table]:
-        """Yield the features of each batch."""
+    def pieces(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield each batch with the number of rows before it."""
         schema, batches = self.batches()
         self.check_names(schema.names)
         done = 0
         for batch in batches:
-            yield self.checked(batch, done)
+            yield done, batch
             done += batch.num_rows
+
+    def accept(self, piece: tuple[int, pa.RecordBatch]) -> None:
+        """Do nothing, because the columns of a table are known."""
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise DataError if a column is missing."""
         check_columns(self.label, names, [field.name for field in self.reader.fields], self.hint)
 
-    def checked(self, batch: pa.RecordBatch, before: int) -> pa.Table:
-        """Return the features of a batch, whose first row is the row `before`."""
+    def features_of(self, piece: tuple[int, pa.RecordBatch]) -> pa.Table:
+        """Return the features of a batch."""
+        before, batch = piece
         columns: dict[str, pa.Array] = {}
         wrong: list[Problem] = []
         for field in self.reader.fields:
@@ -329,8 +356,8 @@ class CsvRows(TableRows):
                 return f"line {line}"
         return f"row {row + 1}"
 
-    def features(self) -> Iterator[pa.Table]:
-        """Yield the features of each batch of lines, and find the types of all columns."""
+    def pieces(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield each batch of lines, whose cells are texts, with the number of rows before it."""
         self.check_names(self.names)
         done = 0
         with reading(self.label):
@@ -340,16 +367,16 @@ class CsvRows(TableRows):
                 raise self._explained_error(error) from error
             for batch in reader:
                 if batch.num_rows:
-                    yield self.checked(batch, done)
-                    self._narrow(batch)
+                    yield done, batch
                     done += batch.num_rows
 
     def converted(self, field: Field, values: pa.Array) -> pa.Array:
         """Return the cells of a column as numbers, or as texts for a field that is a text."""
         return values if field.kind == FieldKind.TEXT else number_texts(field, values)
 
-    def _narrow(self, batch: pa.RecordBatch) -> None:
+    def accept(self, piece: tuple[int, pa.RecordBatch]) -> None:
         """Keep for each column the kinds that fit all cells so far."""
+        batch = piece[1]
         for name, fit in self._fit.items():
             if fit:
                 cells = batch[name].drop_null()

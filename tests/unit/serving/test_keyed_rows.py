@@ -29,6 +29,7 @@ from gridmill.online.definition import load_definition
 from gridmill.online.view import current_file
 from gridmill.serving.answer_file import write_answer
 from gridmill.serving.batching import BatchLimits
+from gridmill.serving.bulk_features import BulkFeatures
 from gridmill.serving.errors import FieldsError
 from gridmill.serving.keyed_features import keyed_of, read_keyed
 from gridmill.serving.keyed_rows import KeyedCsvRows, KeyedRows
@@ -71,7 +72,7 @@ def opened(
     rows = open_request(file, "rows", root / "model", ending, root=root, definition=definition, wish=wish)
     if view_rows is not None:
         assert isinstance(rows, KeyedRows)
-        rows.by_key._features._most_rows = view_rows
+        rows.by_key = BulkFeatures(replace(rows.by_key.order, view_rows=view_rows))
     return rows
 
 
@@ -140,7 +141,7 @@ def check_equal(
         assert made.items() >= {name: values[name] for name in plan.computed}.items()
         assert made.items() >= statuses_of(answer, plan.computed).items()
         every = features[number * length : number * length + length]
-        inputs = [one[encoding.column] for one in every for encoding in rows.by_key.encodings]
+        inputs = [one[encoding.column] for one in every for encoding in rows.by_key.order.encodings]
         expected = math.nan if None in inputs else sum(inputs)  # the model adds its inputs
         assert answer["prediction"] == pytest.approx(expected, nan_ok=True)
 
@@ -283,15 +284,17 @@ def test_all_rows_read_one_state_of_the_view_although_it_is_refreshed(tmp_path: 
     assert isinstance(rows, KeyedRows)
     with rows.by_key as by_key:
         before = dict(by_key.table_versions)
-        first = by_key.table_of([{"id": "a", "x": 1.0, "city": "Ulm"}])
+        first = by_key.computed([{"id": "a", "x": 1.0, "city": "Ulm"}], 1).features
         case.tables.give("places", pa.table({"city": ["Ulm"], "height": [900.0]}))
         note_version(case.tables, "places")
         case.now += 1.0
         case.refresh()
-        assert by_key.table_of([{"id": "a", "x": 1.0, "city": "Ulm"}]).equals(first)
+        assert by_key.computed([{"id": "a", "x": 1.0, "city": "Ulm"}], 1).features.equals(first)
     with rows.by_key as by_key:
         assert by_key.table_versions["places"] > before["places"]
-        assert by_key.table_of([{"id": "a", "x": 1.0, "city": "Ulm"}])["height"].to_pylist() == [900.0]
+        assert by_key.computed([{"id": "a", "x": 1.0, "city": "Ulm"}], 1).features["height"].to_pylist() == [
+            900.0
+        ]
 
 
 def test_a_large_request_is_refused_without_a_view_whatever_the_policy_says(tmp_path: Path) -> None:
