@@ -4,7 +4,8 @@ This module also defines whether a higher value of a metric is better, the confu
 probabilities determine the class of a row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -125,47 +126,78 @@ def classification(
     one class occurs is left out. With `threshold`, the second of two classes is predicted if its probability
     is at least the threshold. Without `threshold`, the most likely class is predicted.
     """
+    counts = confusion_counts(truth, probabilities, threshold)
+    return means(truth, probabilities, counts) | of_counts(counts, partial(_ranks_of, truth, probabilities))
+
+
+def means(truth: Integers, probabilities: Floats, counts: Integers) -> dict[str, float]:
+    """Return the metrics that are means over rows: log_loss, accuracy and brier. `counts` are the result of
+    `confusion_counts` for these rows."""
     is_labelled = truth >= 0
     given = np.where(is_labelled, probabilities[np.arange(len(truth)), truth], 0.0)
-    predicted = decide(probabilities, threshold)
-    scores = {
+    return {
         # adds 0.0, because -0.0 would be printed as -0
         "log_loss": float(np.mean(-np.log(np.clip(given, 1e-15, 1.0)))) + 0.0,
-        "accuracy": float(np.mean(predicted == truth)),
+        "accuracy": float(np.trace(counts) / counts.sum()),
         "brier": _brier(truth, probabilities),
     }
-    classes = range(1, 2) if probabilities.shape[1] == 2 else range(probabilities.shape[1])
-    present = [number for number in classes if 0 < np.count_nonzero(truth == number) < len(truth)]
-    ranked = {"auc": area_under_curve, "average_precision": average_precision}
-    if present:
-        for name, of in ranked.items():
-            scores[name] = float(
-                np.mean([of(truth == number, probabilities[:, number]) for number in present])
-            )
-    return scores | _decided(truth, predicted, probabilities.shape[1])
 
 
-def _decided(truth: Integers, predicted: Integers, classes: int) -> dict[str, float]:
-    """Return f1, precision and recall of the predicted classes."""
-    if classes == 2:
-        return of_class(truth == 1, predicted == 1) if (truth == 1).any() else {}
-    return mean_of_classes(truth, predicted)
+def confusion_counts(truth: Integers, probabilities: Floats, threshold: float | None = None) -> Integers:
+    """Return the numbers of rows in the shape [classes + 1, classes], by true class and predicted class. The
+    last row counts classes that the model does not know. Counts of several parts of the rows can be added."""
+    count = probabilities.shape[1]
+    place = np.where(truth < 0, count, truth) * count + decide(probabilities, threshold)
+    counts: Integers = np.bincount(place, minlength=(count + 1) * count).reshape(count + 1, count)
+    return counts
 
 
-def mean_of_classes(truth: Integers, predicted: Integers) -> dict[str, float]:
+Ranks = Callable[[int], Mapping[str, float]]
+"""A function that returns the metrics auc and average_precision of the class with this number."""
+
+
+def _ranks_of(truth: Integers, probabilities: Floats, number: int) -> dict[str, float]:
+    is_class, score = truth == number, probabilities[:, number]
+    return {
+        "auc": area_under_curve(is_class, score),
+        "average_precision": average_precision(is_class, score),
+    }
+
+
+def of_counts(counts: Integers, ranks: Ranks) -> dict[str, float]:
+    """Return the metrics that need only the counts of the classes and the ranks of the rows: auc,
+    average_precision, f1, precision and recall."""
+    scores: dict[str, float] = {}
+    classes = range(1, 2) if counts.shape[1] == 2 else range(counts.shape[1])
+    each = [ranks(number) for number in classes if is_ranked(counts, number)]
+    if each:
+        scores = {name: float(np.mean([one[name] for one in each])) for name in each[0]}
+    if counts.shape[1] == 2:
+        return scores | (_of_class(counts, 1) if counts[1].any() else {})
+    return scores | _mean_of_classes(counts)
+
+
+def is_ranked(counts: Integers, number: int) -> bool:
+    """Return whether some rows belong to the class, and some to other classes."""
+    return bool(0 < counts[number].sum() < counts.sum())
+
+
+def _mean_of_classes(counts: Integers) -> dict[str, float]:
     """Return the means of f1, precision and recall over the classes that occur in the truth or in the
     prediction. All classes that the model does not know count as a single class, for which all three metrics
     are 0."""
-    present = np.union1d(truth, predicted)
-    each = [of_class(truth == number, predicted == number) for number in present]
+    count = counts.shape[1]
+    present = [number for number in range(count) if counts[number].any() or counts[:, number].any()]
+    each = [_of_class(counts, number) for number in ([count] if counts[count].any() else []) + present]
     return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
 
-def of_class(truth: Mask, predicted: Mask) -> dict[str, float]:
+def _of_class(counts: Integers, number: int) -> dict[str, float]:
     """Return f1, precision and recall of a class. A metric is 0 if its denominator is 0."""
-    right, predicted_count, true_count = (
-        int(np.count_nonzero(one)) for one in (truth & predicted, predicted, truth)
-    )
+    is_known = number < counts.shape[1]
+    right = int(counts[number, number]) if is_known else 0
+    predicted_count = int(counts[:, number].sum()) if is_known else 0
+    true_count = int(counts[number].sum())
     return {
         "f1": 2 * right / (predicted_count + true_count) if predicted_count + true_count else 0.0,
         "precision": right / predicted_count if predicted_count else 0.0,
@@ -251,30 +283,23 @@ def by_class(
     number of rows by true class and predicted class. If there are classes that the model does not know,
     `confusion` has an additional last row for them.
     """
-    predicted = decide(probabilities, threshold)
-    rows_by_class = [_of_class(name, n, truth, predicted, probabilities) for n, name in enumerate(classes)]
-    macro = mean_of_classes(truth, predicted)
-    return {"classes": rows_by_class, "macro": macro, "confusion": _confusion(classes, truth, predicted)}
+    counts = confusion_counts(truth, probabilities, threshold)
+    return describe_classes(classes, counts, partial(_ranks_of, truth, probabilities))
 
 
-def _of_class(
-    name: str, number: int, truth: Integers, predicted: Integers, probabilities: Floats
-) -> dict[str, Any]:
-    mine, is_predicted = truth == number, predicted == number
-    rows = int(np.count_nonzero(mine))
-    result = {"class": name, "rows": rows, "predicted": int(np.count_nonzero(is_predicted))}
-    result |= of_class(mine, is_predicted)
-    if 0 < rows < len(truth):
-        score = probabilities[:, number]
-        result["auc"] = area_under_curve(mine, score)
-        result["average_precision"] = average_precision(mine, score)
-    return result
-
-
-def _confusion(classes: Sequence[str], truth: Integers, predicted: Integers) -> dict[str, Any]:
-    count = len(classes)
-    place = np.where(truth < 0, count, truth) * count + predicted
-    counts = np.bincount(place, minlength=(count + 1) * count).reshape(count + 1, count)
-    unknown = counts[count].any()
+def describe_classes(classes: Sequence[str], counts: Integers, ranks: Ranks) -> dict[str, Any]:
+    """Return the result of `by_class` from the counts of the classes and the ranks of the rows."""
+    rows_by_class = [
+        {
+            "class": name,
+            "rows": int(counts[number].sum()),
+            "predicted": int(counts[:, number].sum()),
+            **_of_class(counts, number),
+            **(ranks(number) if is_ranked(counts, number) else {}),
+        }
+        for number, name in enumerate(classes)
+    ]
+    unknown = counts[len(classes)].any()
     rows = [*classes, OTHER] if unknown else list(classes)
-    return {"truth": rows, "predicted": list(classes), "counts": counts[: len(rows)].tolist()}
+    confusion = {"truth": rows, "predicted": list(classes), "counts": counts[: len(rows)].tolist()}
+    return {"classes": rows_by_class, "macro": _mean_of_classes(counts), "confusion": confusion}

@@ -35,25 +35,20 @@ SAMPLE_POINTS, SAMPLE_ENTITIES = 400, 3
 BATCH_ROWS = 16_384
 
 
-def read_result(folder: Path, shards: int, rows: Integers) -> pa.Table:
-    """Return the rows of all shards, in order. Raises InternalError if a row is missing or exists more than
-    once."""
-    table = pa.concat_tables([pq.ParquetFile(folder / part_name(shard)).read() for shard in range(shards)])
-    if not np.array_equal(table["row"].to_numpy(), rows):
-        raise InternalError(
-            f"the {table.num_rows} rows of the shards are not the {len(rows)} rows of the split"
-        )
-    return table
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultSummary:
-    """The facts about all rows of a prediction. `head` has the rows from which the sample is taken."""
+    """The facts about all rows of a prediction. `head` has the rows from which the sample is taken.
+
+    `labelled` is for each row whether it has a true value. `held_out` is for each row whether a model of
+    another fold has predicted it.
+    """
 
     rows: int
     unpredicted: int
     schema: pa.Schema
     head: pa.Table
+    labelled: Mask
+    held_out: Mask
 
 
 def summarize(folder: Path, shards: int, rows: Integers, entity: Sequence[str]) -> ResultSummary:
@@ -62,17 +57,29 @@ def summarize(folder: Path, shards: int, rows: Integers, entity: Sequence[str]) 
     schema = pq.read_schema(folder / part_name(0))
     head = _Head(schema, entity)
     done = unpredicted = 0
+    labelled, held_out = (np.zeros(len(rows), bool) for _ in range(2))
     for shard in range(shards):
         for batch in pq.ParquetFile(folder / part_name(shard)).iter_batches(BATCH_ROWS):
             table = pa.Table.from_batches([batch])
             if not np.array_equal(table["row"].to_numpy(), rows[done : done + len(batch)]):
                 raise InternalError(f"rows after row {done} of the shards are not those of the split")
+            if "truth" in schema.names:
+                labelled[done : done + len(batch)] = has_all_values(table["truth"])
+            if "fold" in schema.names:
+                held_out[done : done + len(batch)] = table["fold"].is_valid().to_numpy()
             done += len(batch)
             unpredicted += int((~has_all_values(table["prediction"])).sum())
             head.add(table)
     if done != len(rows):
         raise InternalError(f"the {done} rows of the shards are not the {len(rows)} rows of the split")
-    return ResultSummary(rows=done, unpredicted=unpredicted, schema=schema, head=head.rows)
+    return ResultSummary(
+        rows=done,
+        unpredicted=unpredicted,
+        schema=schema,
+        head=head.rows,
+        labelled=labelled,
+        held_out=held_out,
+    )
 
 
 class _Head:
@@ -110,55 +117,44 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def measure(
-    table: pa.Table, parts: Partitions, card: ModelCard, split: str | None, learned: Mask | None = None
-) -> dict[str, float]:
-    """Return the metrics `SPLIT_NAME` of the predicted rows that have a known true value. Rows for which
-    `learned` is true are excluded, because the model was trained on them.
-
-    The result is empty if no row remains.
-    """
-    kept = table if learned is None else table.take(pa.array(np.flatnonzero(~learned)))
-    return {f"{split or 'all'}_{name}": value for name, value in metrics_of(kept, parts, card).items()}
-
-
 def metrics_of(
     table: pa.Table, parts: Partitions, card: ModelCard, naive: ModelCard | None = None
 ) -> dict[str, float]:
     """Return the metrics of the rows that have a true value and a prediction. `naive` is the baseline
     prediction from which the metric skill is computed."""
-    table = _rows_with_truth(table)
+    table = rows_with_truth(table)
     if table.num_rows == 0:
         return {}
     if card.objective == Objective.REGRESSION:
-        truth, predicted = (_values(table[name], card) for name in ("truth", "prediction"))
+        truth, predicted = (values_of(table[name], card) for name in ("truth", "prediction"))
         base = naive or card
         spread = np.array(base.spread) if base.spread else None
-        scores = metrics.regression(truth, predicted, _naive(table, parts, base), spread)
-        return scores | _intervals(table, card, truth, spread)
-    return metrics.classification(*_classified(table, card), card.threshold)
+        scores = metrics.regression(truth, predicted, naive_values(table, parts, base), spread)
+        return scores | intervals(table, card, truth, spread)
+    return metrics.classification(*classified(table, card), card.threshold)
 
 
-def _intervals(table: pa.Table, card: ModelCard, truth: Floats, spread: Floats | None) -> dict[str, float]:
+def intervals(table: pa.Table, card: ModelCard, truth: Floats, spread: Floats | None) -> dict[str, float]:
+    """Return the metrics of the quantiles of these rows."""
     if not card.quantiles:
         return {}
-    values = [_values(table[name], card) for name in quantile_columns(card.quantiles)]
+    values = [values_of(table[name], card) for name in quantile_columns(card.quantiles)]
     return measure_quantiles(truth, values, card.quantiles, spread)
 
 
 def break_down(table: pa.Table, parts: Partitions, card: ModelCard) -> Any:  # noqa: ANN401  JSON
     """Return the metrics of each label if there are several labels, or of each class. The result is empty if
     the model has a single label without classes."""
-    table = _rows_with_truth(table)
+    table = rows_with_truth(table)
     if table.num_rows == 0:
         return {}
     if card.objective == Objective.CLASSIFICATION:
-        return by_class(card.classes, *_classified(table, card), card.threshold)
-    truth, predicted = (_values(table[name], card) for name in ("truth", "prediction"))
-    return by_label(card.labels, truth, predicted, _naive(table, parts, card)) if card.many else {}
+        return by_class(card.classes, *classified(table, card), card.threshold)
+    truth, predicted = (values_of(table[name], card) for name in ("truth", "prediction"))
+    return by_label(card.labels, truth, predicted, naive_values(table, parts, card)) if card.many else {}
 
 
-def _rows_with_truth(table: pa.Table) -> pa.Table:
+def rows_with_truth(table: pa.Table) -> pa.Table:
     """Return the rows that have a true value and a prediction. If there are several labels, a row must have
     the true values of all labels."""
     if "truth" not in table.column_names:
@@ -166,26 +162,29 @@ def _rows_with_truth(table: pa.Table) -> pa.Table:
     return table.take(np.flatnonzero(has_all_values(table["truth"]) & has_all_values(table["prediction"])))
 
 
-def _classified(table: pa.Table, card: ModelCard) -> tuple[Integers, Floats]:
+def classified(table: pa.Table, card: ModelCard) -> tuple[Integers, Floats]:
+    """Return the numbers of the true classes, and the probabilities as an array [rows, classes]."""
     shares = [table[name].to_numpy() for name in probability_columns(card.classes)]
     return card.classified.numbers(table["truth"]).astype(int), np.stack(shares, axis=1)
 
 
-def _naive(table: pa.Table, parts: Partitions, card: ModelCard) -> Floats:
+def naive_values(table: pa.Table, parts: Partitions, card: ModelCard) -> Floats:
     """Return the baseline prediction for the metric skill. The baseline is computed in the same way as in
     training."""
     present_columns = [
         name for name in dict.fromkeys(card.label_columns) if name and name in parts.schema.names
     ]
-    present = present_values(parts.read(present_columns), card.label_columns)
+    rows = table["row"].to_numpy()
+    first, stop = int(rows.min()), int(rows.max()) + 1
+    present = present_values(parts.read(present_columns, first, stop), card.label_columns)
     if not present_columns:
-        present = np.full((parts.rows, *present.shape[1:]), np.nan)
+        present = np.full((stop - first, *present.shape[1:]), np.nan)
     usual = np.array(card.usual) if len(card.usual) > 1 else card.usual[0]
-    values: Floats = np.where(np.isnan(present), usual, present)[table["row"].to_numpy()]
+    values: Floats = np.where(np.isnan(present), usual, present)[rows - first]
     return values
 
 
-def _values(column: pa.ChunkedArray, card: ModelCard) -> Floats:
+def values_of(column: pa.ChunkedArray, card: ModelCard) -> Floats:
     """Return the values of a column as an array [rows]. A column of lists becomes an array [rows,
     labels]."""
     values: Floats = list_numbers(column, len(card.labels)) if card.many else column.to_numpy()

@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from gridmill.codec import from_builtins, to_builtins
 from gridmill.domain.amounts import show_number
@@ -37,17 +35,16 @@ from gridmill.jobs.child_processes import in_child
 from gridmill.jobs.classes import probability_columns
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.dataset_reader import Partitions, open_partitions
-from gridmill.jobs.features import has_all_values
+from gridmill.jobs.features import Integers
 from gridmill.jobs.intervals import quantile_columns
 from gridmill.jobs.metrics import BEST_BY, better, check_metric
 from gridmill.jobs.model_files import ModelCard, load_card
+from gridmill.jobs.prediction.batch_metrics import measure_result
 from gridmill.jobs.prediction.candidates import Candidate, Comparison, check_candidates, compare
 from gridmill.jobs.prediction.finish import (
     FinishedShards,
-    break_down,
+    ResultSummary,
     clear_partial,
-    measure,
-    read_result,
     sample,
     size_of,
     summarize,
@@ -209,20 +206,20 @@ class LearnedRows:
 
 
 def learned_among(
-    folder: Path, card: ModelCard, dataset: Artifact, parts: Partitions, table: pa.Table
+    folder: Path,
+    card: ModelCard,
+    dataset: Artifact,
+    parts: Partitions,
+    rows: Integers,
+    summary: ResultSummary,
 ) -> LearnedRows:
     """Compare the predicted rows with the training rows of the model in `folder`.
 
     Rows that are predicted by a model of another fold do not count as training rows. Raises StorageError.
     """
-    seen = seen_rows(folder, card, dataset, parts, table["row"].to_numpy())
-    if "fold" in table.column_names:
-        own = np.asarray(pc.is_null(table["fold"]).to_numpy(), bool)
-        seen = RowUse(train=seen.train & own, validation=seen.validation, known=seen.known)
-    labelled = np.zeros(table.num_rows, bool)
-    if "truth" in table.column_names:
-        labelled = has_all_values(table["truth"])
-    return LearnedRows(seen=seen, labelled=labelled)
+    seen = seen_rows(folder, card, dataset, parts, rows)
+    seen = RowUse(train=seen.train & ~summary.held_out, validation=seen.validation, known=seen.known)
+    return LearnedRows(seen=seen, labelled=summary.labelled)
 
 
 ROWS_FILE = "rows.npy"
@@ -413,13 +410,11 @@ def _finish(
     clear_partial(context.output)
     rows = np.load(context.work / ROWS_FILE)
     summary = summarize(context.output, len(counts), rows, card.entity)
-    table = pa.table({"row": rows})
-    if {"truth", "fold"} & {*summary.schema.names}:  # metrics are computed from all rows together
-        table = read_result(context.output, len(counts), rows)
     parts = open_partitions(context.below_root(dataset.output.uri))
     learned = learned_among(
-        context.below_root(choice.candidate.artifact.output.uri), card, dataset, parts, table
+        context.below_root(choice.candidate.artifact.output.uri), card, dataset, parts, rows, summary
     )
+    measured = measure_result(context.output, len(counts), parts, card, ~learned.unfit(spec.split))
     ahead = float(dataset.output.details.get("ahead_seconds") or 0.0)
     return {
         "rows": summary.rows,
@@ -427,7 +422,7 @@ def _finish(
         "columns": [
             [name, str(kind)] for name, kind in zip(summary.schema.names, summary.schema.types, strict=True)
         ],
-        "metrics": measure(table, parts, card, spec.split, learned.unfit(spec.split)),
+        "metrics": {f"{spec.split or 'all'}_{name}": value for name, value in measured.metrics.items()},
         "unpredicted_rows": summary.unpredicted,
         "details": {
             "model": choice.candidate.name,
@@ -441,11 +436,7 @@ def _finish(
             "split": spec.split,
             "other_label": _other_label(card, dataset) if "truth" not in summary.schema.names else "",
             "learned_rows": learned.describe(spec.split),
-            "breakdown": {
-                spec.split or "all": break_down(
-                    table.take(np.flatnonzero(~learned.unfit(spec.split))), parts, card
-                )
-            },
+            "breakdown": {spec.split or "all": measured.breakdown},
             "sample": sample(summary.head, card, timedelta(seconds=ahead)),
             "ahead_seconds": ahead,
             "time": card.time,

@@ -17,7 +17,7 @@ from gridmill.domain.training import ModelKind, Objective
 from gridmill.errors import InternalError
 from gridmill.jobs.model_files import ModelCard
 from gridmill.jobs.prediction import finish
-from gridmill.jobs.prediction.finish import read_result, sample, summarize
+from gridmill.jobs.prediction.finish import sample, summarize
 from gridmill.jobs.prediction.worker import part_name
 
 CARD = ModelCard(
@@ -54,7 +54,8 @@ def test_the_summary_is_that_of_all_rows_together(tmp_path_factory, keys, sizes,
         patch.setattr(finish, "SAMPLE_POINTS", 4)
         patch.setattr(finish, "BATCH_ROWS", batch)
         summary = summarize(folder, shards, np.arange(len(rows)), ("id",))
-        whole = read_result(folder, shards, np.arange(len(rows)))
+        files = [pq.read_table(folder / part_name(shard)) for shard in range(shards)]
+        whole = pa.concat_tables(files)
         assert (summary.rows, summary.schema) == (whole.num_rows, whole.schema)
         assert summary.unpredicted == whole["prediction"].null_count
         assert summary.head.num_rows <= 12
