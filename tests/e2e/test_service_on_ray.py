@@ -48,6 +48,10 @@ class OnRay:
         names = [column["name"] for column in shown["columns"]]
         return [dict(zip(names, row, strict=True)) for row in shown["rows"]]
 
+    def compared(self) -> dict | None:
+        """The comparison of a shadow."""
+        return self.view()["service"]["report"]["shadow"]
+
     def wait(self, state: str, version: str = "rain/model@1") -> dict:
         def is_there() -> bool:
             view = self.view()
@@ -84,7 +88,9 @@ def served(ray: OnRay) -> None:
     client.start()
     try:
         ray.gridmill("configure", "model", "rain/model", "--alias", "champion=2")
-        updated = ray.wait("running", "rain/model@2")
+        ray.wait("running", "rain/model@2")
+        check_shadow(ray)
+        updated = ray.view()
         [replica] = updated["service"]["report"]["replicas"]
         os.kill(replica["pid"], signal.SIGKILL)
         ray.gridmill("down")
@@ -102,3 +108,14 @@ def served(ray: OnRay) -> None:
     logged = ray.logged()
     assert {one["version"] for one in logged} == {"rain/model@1", "rain/model@2"}
     assert len({one["request_id"] for one in logged}) == len(logged) > client.answered * 0.8
+
+
+def check_shadow(ray: OnRay) -> None:
+    """Compare another version on the node with the requests of a client, and end it."""
+    ray.gridmill("update", "service", "rain", "--shadow", "rain/model@1")
+    assert eventually(lambda: (now := ray.compared()) and now["requests"] > 5, PATIENCE_SECONDS)
+    seen = ray.compared()
+    assert (seen["label"], seen["different"], seen["failed"], seen["problem"]) == ("rain/model@1", 0, 0, "")
+    ray.gridmill("rollback", "service", "rain")
+    ray.wait("running", "rain/model@2")
+    assert eventually(lambda: ray.compared() is None, PATIENCE_SECONDS)

@@ -13,6 +13,7 @@ from gridmill.domain.resource import Resource
 from gridmill.domain.service import SECOND_JOB, ServiceState, ServiceView
 from gridmill.domain.service_log import writer_in
 from gridmill.domain.service_settings import ServiceSettings
+from gridmill.domain.serving import ShadowReport
 from gridmill.errors import InputError
 from gridmill.sdk.client import Client
 from gridmill.sdk.discovery import OpenGrid
@@ -29,11 +30,13 @@ pytestmark = [
 
 
 def with_a_model(made: Rented) -> Rented:
-    """The version `rain/model@1`, and the resource `servers` at the cloud site."""
+    """The versions `rain/model@1` and `@2`, and the resource `servers` at the cloud site."""
     file, signature = made.shared / "net.onnx", made.shared / "signature.yaml"
     file.write_bytes(weighted())
     signature.write_text("features: [temp, wind]\nlabel: rain\n")
     dial = partial(OpenGrid, grid=made.node.grid, close=lambda: None)
+    Client(made.settings, dial=dial).import_model("rain", file, signature=signature)
+    file.write_bytes(weighted(rows="n"))
     Client(made.settings, dial=dial).import_model("rain", file, signature=signature)
     made.node.grid.configure_resource(
         Resource(
@@ -69,13 +72,14 @@ def test_a_service_on_a_rented_machine_answers_at_home_and_moves_to_another_mach
         ready = [one.id for one in rented.leases() if one.state == "ready"]
         return view().state is ServiceState.RUNNING and ready not in ([], [machine])
 
-    started = rented.node.grid.start_service("rain", model="rain/model", resource="servers")
+    started = rented.node.grid.start_service("rain", model="rain/model@1", resource="servers")
     assert "max_hours" in started.rental
     assert "the machine ends itself after" in started.rental
     rented.wait(lambda: view().state is ServiceState.RUNNING, "the service runs")
     port = view().service.port
     assert predicted(port)[0] == 200
     assert "an hour" in view().rental
+    check_shadow(rented, port)
 
     # the control node is away: the router needs it no more than the replicas do
     rented.leave()
@@ -92,6 +96,29 @@ def test_a_service_on_a_rented_machine_answers_at_home_and_moves_to_another_mach
     assert view().service.port == port
     rented.node.grid.stop_service("rain")
     rented.wait(lambda: view().state is ServiceState.STOPPED, "the service has stopped")
+
+
+def check_shadow(rented: Rented, port: int) -> None:
+    """Compare another version on the machine with the requests of a client, and end it."""
+    grid = rented.node.grid
+
+    def compared() -> ShadowReport | None:
+        report = grid.service("rain").service.report
+        return report.shadow if report is not None else None
+
+    def has_compared() -> bool:
+        assert predicted(port)[0] == 200
+        seen = compared()
+        return seen is not None and seen.requests > 5
+
+    grid.update_service("rain", shadow="rain/model@2")
+    rented.wait(has_compared, "copies are compared")
+    seen = compared()
+    assert seen is not None
+    assert (seen.label, seen.different, seen.failed, seen.problem) == ("rain/model@2", 0, 0, "")
+    grid.rollback_service("rain")
+    rented.wait(lambda: grid.service("rain").state is ServiceState.RUNNING, "the service runs without it")
+    rented.wait(lambda: compared() is None, "the shadow has ended")
 
 
 def test_a_service_without_a_limit_of_time_is_refused(rent: Rent) -> None:

@@ -149,3 +149,43 @@ def test_a_service_at_a_farm_is_sized_by_a_measurement_there(land: Farmland) -> 
     assert grown["service"]["size"]["memory_bytes"] > service["size"]["memory_bytes"]
     assert asked(land, "stop", "service", "rain")["state"] == "stopped"
     land.clear()
+
+
+@pytest.mark.long
+def test_a_shadow_at_a_farm_is_compared_promoted_and_ended(land: Farmland) -> None:
+    versions_of_a_model(land)
+    land.gridmill(
+        "configure", "resource", "far-servers", "--type", "service", "--site", "far", "--memory", "2GiB"
+    )
+    words = ("start", "service", "rain", "--model", "w/model@1", "--resource", "far-servers")
+    port = asked(land, *words)["service"]["port"]
+    requests = Requests(land, port)
+    requests.more()
+
+    def compared() -> Any:
+        return asked(land, "show", "service", "rain")["service"]["report"]["shadow"]
+
+    asked(land, "update", "service", "rain", "--shadow", "w/model@2", "--shadow-weight", "50")
+    land.wait(lambda: (now := compared()) and now["requests"] > 20, "copies are compared")
+    seen = compared()
+    assert (seen["label"], seen["different"], seen["failed"], seen["problem"]) == ("w/model@2", 0, 0, "")
+    assert "w/model@2 gets copies of 50 %" in land.gridmill("show", "service", "rain")
+
+    # its process ends, and another one continues, also while the control node is down
+    land.kill(land.alpha, "up")
+    land.beta.run("pkill", "-KILL", "-f", "gridmill.serving.shadow")
+    requests.more()
+    land.control()
+    land.wait(lambda: (now := compared()) and now["restarts"] == 1 and now["is_ready"], "another process")
+    before = compared()["requests"]
+    land.wait(lambda: compared()["requests"] > before, "copies are compared again")
+
+    view = asked(land, "promote", "service", "rain")
+    assert (view["service"]["canary"], view["service"]["shadow"]) == ("w/model@2", None)
+    land.wait(lambda: compared() is None, "the shadow has ended")
+    assert land.on_farm("bash", "-c", "pgrep -af '[g]ridmill.serving.shadow' || true").strip() == ""
+    view = asked(land, "rollback", "service", "rain")
+    assert (view["service"]["version"], view["service"]["canary"]) == ("w/model@1", "")
+    assert {status for status, _ in requests.end()} == {"200"}
+    assert asked(land, "stop", "service", "rain")["state"] == "stopped"
+    land.clear()

@@ -22,12 +22,14 @@ from gridmill.serving.request import (
     Request,
     compressed,
     decompressed,
+    headers_of,
     json_answer,
     media_type,
     too_large,
 )
 from gridmill.serving.request_log import RequestLogWriter
 from gridmill.serving.shadow_copies import CopyWriter
+from gridmill.serving.trace_context import traceparent_of
 from gridmill.version import __version__
 
 _LOG = logging.getLogger(__name__)
@@ -84,7 +86,7 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI defines it."""
-        headers = dict(scope["headers"])
+        headers = headers_of(scope["headers"])
         request = Request(
             method=scope["method"],
             path=scope["path"],
@@ -143,6 +145,8 @@ class Application:
         """Compress the body of an answer if the client wants this, count and log the request, and return the
         headers of the answer. `begin` is the time of `clock` at which the request was complete."""
         body = answer.body
+        if b"traceparent" in request.headers:
+            request.traceparent = traceparent_of(request.headers[b"traceparent"])
         if b"accept-encoding" in request.headers:
             answer = compressed(answer, request.headers[b"accept-encoding"])
         seconds = self.clock() - begin
@@ -164,8 +168,8 @@ class Application:
             del headers[:2]
         if request.version:
             headers.append((b"x-model-version", request.version.encode("latin-1", "replace")))
-        if b"traceparent" in request.headers:
-            headers.append((b"traceparent", request.headers[b"traceparent"]))
+        if request.traceparent:
+            headers.append((b"traceparent", request.traceparent))
         if self._origins and b"origin" in request.headers:
             headers += self._cors(request.headers[b"origin"])
         if self.is_draining:

@@ -20,7 +20,7 @@ from gridmill.jobs.features import Floats
 from gridmill.serving.app import Application, defect, failure
 from gridmill.serving.errors import RequestError
 from gridmill.serving.predict import answer_of
-from gridmill.serving.request import Answer
+from gridmill.serving.request import Answer, headers_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class DirectConnection(Connection):
     def on_message_complete(self) -> None:
         """Answer the request."""
         if self._is_kept and self._direct is not None:
-            headers = dict(self.headers)
+            headers = headers_of(self.headers)
             body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
             if self.application.is_direct(headers, body):
                 self._is_kept, self._deadline, self._header_bytes = False, None, 0

@@ -1,7 +1,7 @@
 """A request and an answer, as the handlers of all protocols use them."""
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -39,10 +39,21 @@ class Request:
     """The number of rows of the request, which a handler sets."""
     objects: Callable[[], list[dict[str, Any]]] | None = None
     """Returns the rows as JSON has them, if the body is not JSON. A handler sets it."""
+    traceparent: bytes = b""
+    """The trace of the request; empty if the request has no header `traceparent`."""
 
     def content_type(self) -> bytes:
         """Return the media type of the body, without parameters, in lower case."""
         return media_type(self.headers)
+
+
+def headers_of(pairs: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return the headers of a request by name. Several values of `traceparent` are joined, so that the header
+    is not valid. Of another header that is repeated, the last value counts."""
+    headers = dict(pairs)
+    if len(headers) < len(pairs) and b"traceparent" in headers:
+        headers[b"traceparent"] = b",".join(value for name, value in pairs if name == b"traceparent")
+    return headers
 
 
 def media_type(headers: Mapping[bytes, bytes]) -> bytes:

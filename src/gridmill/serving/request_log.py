@@ -47,11 +47,10 @@ class RequestLogWriter:
         if len(self._lines) >= MOST_WAITING:
             self._lost += 1
             return
-        traceparent = request.headers.get(b"traceparent", b"").decode("latin-1")
         line: dict[str, object] = {
             "time": time.time(),
             "request_id": request.request_id,
-            "traceparent": traceparent[:200],
+            "traceparent": request.traceparent.decode(),
             "service": self._service,
             "version": request.version,
             "method": request.method,
