@@ -181,3 +181,19 @@ def test_a_weight_for_an_alias_is_refused_if_the_service_follows_none(
     cases.set_alias(alias("champion", int(served.partition("@")[2])))
     cases.update_service("rain", model="w/m@champion", settings=weight)
     assert until(grid, cases, is_running).service.settings.follow_percent == 20.0
+
+
+def test_a_service_that_follows_its_alias_by_a_canary_follows_it_in_one_step_again(
+    grid: Simulation, cases: Cases
+) -> None:
+    cases.set_alias(alias("champion", 1))
+    given = ServiceSettings(follow_percent=20.0, max_batch=8)
+    started(grid, cases, "w/m@champion")
+    cases.update_service("rain", settings=given)
+    until(grid, cases, is_running)
+    cases.update_service("rain", settings=ServiceSettings(unset=("follow_percent", "max_batch")))
+    settings = until(grid, cases, is_running).service.settings
+    assert (settings.follow_percent, settings.max_batch, settings.unset) == (None, None, ())
+    cases.set_alias(alias("champion", 2))
+    view = until(grid, cases, lambda view: is_running(view) and view.service.version == "w/m@2")
+    assert view.service.canary == ""

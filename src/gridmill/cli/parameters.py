@@ -1,7 +1,7 @@
 """Options that several commands have: the file, its parameters, and whether unchanged jobs run too."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +38,26 @@ def finite(value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value:g} is not a finite number.")
     return value
+
+
+def number_or_empty(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], object]:
+    """Return a parser of an option that is a number in this range, or empty. An empty text stays as it
+    is."""
+
+    def parsed(text: str) -> object:
+        if not text:
+            return text
+        try:
+            value = kind(text)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is not a number.") from None
+        finite(value)
+        if not least <= value <= most:
+            limits = f"at least {least:g}" if math.isinf(most) else f"from {least:g} to {most:g}"
+            raise typer.BadParameter(f"{text} is not {limits}.")
+        return value
+
+    return parsed
 
 
 def read_set(words: Sequence[str]) -> dict[str, str]:

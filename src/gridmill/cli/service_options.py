@@ -1,14 +1,15 @@
 """The options of `start service` and `update service` for the settings of a service."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gridmill.cli.parameters import finite
+from gridmill.cli.parameters import finite, number_or_empty
 from gridmill.domain.amounts import parse_bytes, parse_seconds
 from gridmill.domain.service_features import FeatureSettings
-from gridmill.domain.service_settings import MOST_PODS, WRITTEN, ServiceSettings
+from gridmill.domain.service_settings import MAY_BE_UNSET, MOST_PODS, WRITTEN, ServiceSettings
 
 _SERVICE = "For a service: "
 
@@ -86,17 +87,18 @@ ShadowWeight = Annotated[
 ]
 FollowWeight = Annotated[
     float | None,
-    _percent(
-        f"{_SERVICE}if the followed alias moves, the new version is first a canary with this part of "
-        "the requests."
+    typer.Option(
+        parser=number_or_empty(float, 0.0, 100.0),
+        metavar="PERCENT",
+        help=f"{_SERVICE}if the followed alias moves, the new version is first a canary with this part of "
+        "the requests. Default: no canary.",
+        show_default=False,
     ),
 ]
 LogRequests = Annotated[
     float | None,
     typer.Option(
-        callback=finite,
-        min=0.0,
-        max=1.0,
+        parser=number_or_empty(float, 0.0, 1.0),
         metavar="FRACTION",
         help=f"{_SERVICE}part of the requests that is logged, 0 to 1.",
     ),
@@ -111,7 +113,11 @@ LogBodies = Annotated[
 ]
 MaxBatch = Annotated[
     int | None,
-    typer.Option(min=1, metavar="ROWS", help=f"{_SERVICE}largest number of rows in a batch. Default: 256."),
+    typer.Option(
+        parser=number_or_empty(int, 1, math.inf),
+        metavar="ROWS",
+        help=f"{_SERVICE}largest number of rows in a batch. Default: 256.",
+    ),
 ]
 MaxWait = Annotated[
     str | None,
@@ -125,7 +131,11 @@ Timeout = Annotated[
 ]
 QueueLimit = Annotated[
     int | None,
-    typer.Option(min=0, metavar="N", help=f"{_SERVICE}requests that may wait in a replica. Default: 256."),
+    typer.Option(
+        parser=number_or_empty(int, 0, math.inf),
+        metavar="N",
+        help=f"{_SERVICE}requests that may wait in a replica. Default: 256.",
+    ),
 ]
 Pods = Annotated[
     int | None,
@@ -162,12 +172,16 @@ Features = Annotated[
 
 def service_settings(**options: object) -> ServiceSettings:
     """Return the settings that the options of a command give. The keywords are the names of the options,
-    which are also the names of the fields in pipeline files. Raises InputError."""
-    given = {name: options[_option(name)] for name in ServiceSettings.__dataclass_fields__}
+    which are also the names of the fields in pipeline files. An empty text unsets a setting. Raises
+    InputError."""
+    names = [name for name in ServiceSettings.__dataclass_fields__ if name != "unset"]
+    given = {name: options[_option(name)] for name in names}
+    unset = tuple(name for name in MAY_BE_UNSET if given[name] == "")
+    given |= dict.fromkeys(unset)
     settings: dict[str, Any] = {name: _value(name, value) for name, value in given.items()}
     if settings["certificate_file"] == "":
         settings["key_file"] = ""
-    return ServiceSettings(**settings)
+    return ServiceSettings(**settings, unset=unset)
 
 
 def _option(field: str) -> str:

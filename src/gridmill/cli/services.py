@@ -243,7 +243,8 @@ def update(
     """Change the version, the size or the settings of a running service, without a failed request.
 
     The new replicas start first, and the old replicas answer their running requests before they end. A
-    version with other features or other predictions is refused.
+    version with other features or other predictions is refused. An empty value returns a setting to its
+    default: --follow-weight ''
     """
     del noun
     settings = service_settings(

@@ -65,6 +65,7 @@ NOT_WRITTEN: Mapping[type, set[str]] = {
         "calibrates",
         "machine",
     },
+    ServiceSettings: {"unset"},
     SqlSource: {"parameters"},
     Resource: {"default"},
     Site: {"nodes", "past", "route", "market"},

@@ -49,6 +49,9 @@ class ServiceSettings:
 
     With `trust`, the service may run the code of a version that predicts with its own code.
     `features` are the settings of the contextual features that the service computes.
+
+    `unset` are the names of settings that return to their default values. It belongs to a change: the
+    settings of a service have none.
     """
 
     host: str | None = None
@@ -68,6 +71,7 @@ class ServiceSettings:
     trust: bool | None = None
     pods: int | None = None
     features: FeatureSettings | None = None
+    unset: tuple[str, ...] = ()
 
     @property
     def listening_host(self) -> str:
@@ -89,16 +93,33 @@ WRITTEN = {
 }
 """The names of settings as users write them, as options (`--log-requests`) and as fields of pipeline files
 (`log_requests`), if they differ from the names in the record. Units are not written (`max_wait`)."""
+MAY_BE_UNSET = ("host", "follow_percent", "log_fraction", *_LIMITS, "features")
+"""The settings that `unset` can name. The others have a value that turns them off, such as an empty text."""
 NO_SETTINGS = ServiceSettings()
 """Settings that all have their default values. As an update, they change nothing."""
 
 
 def merged(before: ServiceSettings, change: ServiceSettings) -> ServiceSettings:
-    """Return the settings after an update: the values of `change` that are not None, and the values of
-    `before` for the others."""
-    names = ServiceSettings.__dataclass_fields__
+    """Return the settings after an update: the values of `change` that are not None, the default values of
+    its `unset` settings, and the values of `before` for the others. Raises InputError for a setting that
+    cannot be unset, or that the change also sets."""
+    for name in change.unset:
+        _check_unset(name, change)
+    names = [name for name in ServiceSettings.__dataclass_fields__ if name != "unset"]
     changed = {name: value for name in names if (value := getattr(change, name)) is not None}
+    changed |= dict.fromkeys(change.unset)
     return replace(before, **changed) if changed else before
+
+
+def _check_unset(name: str, change: ServiceSettings) -> None:
+    if name not in MAY_BE_UNSET:
+        raise InputError(
+            f"the setting {name!r} cannot be unset", hint=f"Name {', '.join(MAY_BE_UNSET)}.", place="unset"
+        )
+    if getattr(change, name) is not None:
+        raise InputError(
+            f"{name} is set and unset in one change", hint="Leave out one of the two.", place="unset"
+        )
 
 
 def check_settings(settings: ServiceSettings) -> None:

@@ -146,9 +146,10 @@ class ServiceVerbs(Connected):
         """Change the version, the replicas, the port or the settings of a running service, without a failed
         request. The method returns immediately. With `least_replicas`, the number of replicas follows the
         load. With `rate`, the service gets the size for this rate of requests per second. Settings that are
-        None stay as they are. `canary` is a second version, which gets `weight_percent` of the requests.
-        `shadow` is a version that gets copies of `shadow_percent` of the requests, and its answers are
-        compared with the served ones. `expected` is the generation that the service must have. Raises
+        None stay as they are, and those that `settings.unset` names return to their defaults. `canary` is a
+        second version, which gets `weight_percent` of the requests. `shadow` is a version that gets copies of
+        `shadow_percent` of the requests, and its answers are compared with the served ones. `expected` is the
+        generation that the service must have. Raises
         InputError, CapacityError, ConflictError, StaleVersionError, NotFoundError."""
         if rate or least_replicas is not None:
             service = self.service(name).service

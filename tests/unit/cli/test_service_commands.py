@@ -13,7 +13,7 @@ from gridmill.domain.drift import VersionDrift
 from gridmill.domain.frozen import replace
 from gridmill.domain.service import Service, ServiceState, ServiceView
 from gridmill.domain.service_keys import NewServiceKey
-from gridmill.domain.service_settings import ServiceSettings
+from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings
 from gridmill.domain.serving import ServiceReport
 from gridmill.domain.serving import ServiceState as ProcessState
 from gridmill.errors import NotFoundError
@@ -41,6 +41,7 @@ class ServingGrid(FakeGrid):
         super().__init__()
         self.rain = RAIN
         self.looks = 0
+        self.settings = NO_SETTINGS
 
     def service(self, name: str) -> ServiceView:
         if name != "rain":
@@ -51,6 +52,12 @@ class ServingGrid(FakeGrid):
             self.rain = replace(self.rain, report=report)
         state = ServiceState.RUNNING if self.rain.is_in_effect else ServiceState.UPDATING
         return ServiceView(service=self.rain, state=state, url=self.rain.url, ready=1)
+
+    def update_service(
+        self, name: str, *, settings: ServiceSettings = NO_SETTINGS, **other: object
+    ) -> ServiceView:
+        self.settings = settings
+        return self.service(name)
 
     def add_service_key(self, name: str, key: str) -> NewServiceKey:
         settings = ServiceSettings(require_keys=self.rain.settings.require_keys is not False)
@@ -95,6 +102,30 @@ def test_an_option_of_runs_is_refused_with_a_service(
 def test_a_number_that_is_not_finite_is_refused(cli: Cli, words: tuple[str, ...]) -> None:
     assert cli(*words) == 2
     assert f"{words[-1]} is not a finite number" in cli.err
+
+
+def test_an_empty_value_unsets_a_setting(cli: Cli) -> None:
+    assert isinstance(cli.fake, ServingGrid)
+    empty = ("--follow-weight", "", "--timeout", "", "--queue-limit", "", "--features", "", "--host", "")
+    assert cli("update", "service", "rain", *empty, "--max-batch", "8", "--certificate", "") == 0
+    unset = ("host", "follow_percent", "queue_limit", "timeout_seconds", "features")
+    assert cli.fake.settings == ServiceSettings(max_batch=8, certificate_file="", key_file="", unset=unset)
+    assert cli("update", "service", "rain", "--follow-weight", "5", "--log-requests", "") == 0
+    assert cli.fake.settings == ServiceSettings(follow_percent=5.0, unset=("log_fraction",))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--follow-weight", "101"), "101 is not from 0 to 100"),
+        (("--follow-weight", "-1"), "-1 is not from 0 to 100"),
+        (("--max-batch", "0"), "0 is not at least 1"),
+        (("--queue-limit", "many"), "'many' is not a number"),
+    ],
+)
+def test_a_number_outside_its_range_is_refused(cli: Cli, words: tuple[str, ...], message: str) -> None:
+    assert cli("update", "service", "rain", *words) == 2
+    assert message in cli.err
 
 
 def test_the_error_of_logs_names_the_service(cli: Cli) -> None:

@@ -2,7 +2,10 @@
 
 import pytest
 
+from gridmill.domain.frozen import replace
+from gridmill.domain.service_features import FeatureSettings
 from gridmill.domain.service_settings import (
+    MAY_BE_UNSET,
     NO_SETTINGS,
     ServiceSettings,
     check_settings,
@@ -51,6 +54,17 @@ def test_an_update_changes_only_the_settings_that_it_names() -> None:
     after = merged(PROTECTED, ServiceSettings(certificate_file="", key_file="", accept_open=True))
     assert not after.has_tls
     assert (after.host, after.require_keys) == ("0.0.0.0", True)
+
+
+def test_an_update_returns_the_settings_that_it_unsets_to_their_defaults() -> None:
+    before = replace(PROTECTED, host=None, follow_percent=10.0, max_batch=8, features=FeatureSettings())
+    change = ServiceSettings(timeout_seconds=2.0, unset=("follow_percent", "max_batch", "features"))
+    assert merged(before, change) == replace(PROTECTED, host=None, timeout_seconds=2.0)
+    assert merged(NO_SETTINGS, ServiceSettings(unset=MAY_BE_UNSET)) == NO_SETTINGS
+    with pytest.raises(InputError, match="'pods' cannot be unset"):
+        merged(before, ServiceSettings(unset=("pods",)))
+    with pytest.raises(InputError, match="max_batch is set and unset in one change"):
+        merged(before, ServiceSettings(max_batch=2, unset=("max_batch",)))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])

@@ -1,4 +1,4 @@
-"""The header `traceparent` is read as the recommendation defines it, and ids of clients never break the log."""
+"""The header `traceparent` is read as the recommendation defines it, and no id of a client breaks the log."""
 
 import json
 from pathlib import Path

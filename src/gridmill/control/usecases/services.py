@@ -175,7 +175,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             rate=rate,
             resource=resource,
             port=port or (before.port if before is not None else 0),
-            settings=merged(before.settings, settings) if before is not None else settings,
+            settings=merged(before.settings if before is not None else NO_SETTINGS, settings),
             keys=before.keys if before is not None else (),
             project=project,
             created=before.created if before is not None else transaction.now,
@@ -339,7 +339,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         self, name: str, chosen: ChosenModel | None, change: ServiceSettings
     ) -> DefinedFeatures | None:
         """Define the features again if an update changes the version or the settings of features."""
-        if chosen is None and change.features is None:
+        if chosen is None and change.features is None and "features" not in change.unset:
             return None
         with self._node.lock:
             service = self._running_service(name)
