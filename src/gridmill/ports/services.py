@@ -98,8 +98,9 @@ class Services(Protocol):
         service. With `rate`, the service gets the size for this rate of requests per second, as at its start,
         within the free part of its pod (0: the size stays as it is). With port 0, the service keeps its port.
         Settings that are None stay as they are, and the settings that `settings.unset` names return to their
-        default values. `canary` is a reference to a second version, which gets `weight_percent` of the requests (default: 10) until it is promoted or rolled back. Without `canary`,
-        `weight_percent` changes the share of the present canary.
+        default values. `canary` is a reference to a second version, which gets `weight_percent` of the
+        requests (default: 10) until it is promoted or rolled back. Without `canary`, `weight_percent` changes
+        the share of the present canary.
         `shadow` is a reference to a version that gets copies of `shadow_percent` of the requests (default:
         100), and whose answers are compared with the served answers. Without `shadow`, `shadow_percent`
         changes this part for the present shadow.
