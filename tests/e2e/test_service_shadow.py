@@ -30,6 +30,45 @@ def answers(port: int) -> list[bytes]:
     return found
 
 
+def metrics_of(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
+        text: str = reply.read().decode()
+    return text
+
+
+FURTHER = 3
+"""The requests of `compare_further`."""
+
+
+def compare_further(service: Service, port: int, before: int) -> int:
+    """Send large requests, and one with tensors whose answer is binary. Return the number of their rows."""
+    many = 12_000
+    names = [("temp", "FP64"), ("wind speed", "FP64"), ("city", "BYTES")]
+    tensors = [
+        {"name": name, "shape": [2], "datatype": kind, "data": [row(1)[name], row(2)[name]]}
+        for name, kind in names
+    ]
+    lines = "\n".join(json.dumps(row(number)) for number in range(many)).encode()
+    inference = {"inputs": tensors, "parameters": {"binary_data_output": True}}
+    wide = {"inputs": [{**one, "shape": [many], "data": one["data"] * (many // 2)} for one in tensors]}
+    infer = "/v2/models/weather/infer"
+    sent = [
+        ("/predict", lines, "application/x-ndjson", many),
+        (infer, json.dumps(inference).encode(), "application/json", 2),
+        (infer, json.dumps(wide).encode(), "application/json", many),
+    ]
+    assert len(sent) == FURTHER
+    assert len(lines) > 500_000
+    total = 0
+    for path, body, kind, rows in sent:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, {"content-type": kind})
+        with urllib.request.urlopen(request) as reply:
+            assert reply.read()
+        total += rows
+    wait_for("the comparison", lambda: shadow_of(service).equal >= before + total)
+    return total
+
+
 def with_shadow(order: ServiceOrder, folder: Path, generation: int) -> ServiceOrder:
     version = ServedVersion(label=f"weather/other@{generation}", folder=str(folder))
     return replace(order, shadow=ShadowOrder(version=version), generation=generation)
@@ -69,14 +108,20 @@ def test_a_shadow_is_compared_and_never_changes_an_answer(tmp_path: Path) -> Non
         wait_for("the comparison", lambda: shadow_of(service).requests == len(BODIES))
         report = shadow_of(service)
         assert (report.equal, report.different, report.failed, report.dropped) == (rows, 0, 0, 0)
-        assert report.mean_seconds > 0
+        assert 0 < report.p50_seconds <= report.p99_seconds
+        assert 0 < report.served_p50_seconds <= report.served_p99_seconds
+
+        # large requests, and those of the Open Inference Protocol, are compared too
+        compared = rows + compare_further(service, port, rows)
+        assert (shadow_of(service).equal, shadow_of(service).dropped) == (compared, 0)
 
         # a process that hangs is replaced, and requests do not wait for it
         first = pid_of_shadow(service)
         os.kill(first, signal.SIGSTOP)
         assert answers(port) == before
         wait_for("another process", lambda: pid_of_shadow(service) not in (0, first))
-        wait_for("the copies that waited", lambda: shadow_of(service).requests >= len(BODIES) + 1)
+        compared = len(BODIES) + FURTHER
+        wait_for("the copies that waited", lambda: shadow_of(service).requests >= compared + 1)
         os.kill(pid_of_shadow(service), signal.SIGKILL)
         assert answers(port) == before
         wait_for("the reason", lambda: shadow_of(service).restarts == 2)
@@ -91,8 +136,9 @@ def test_a_shadow_is_compared_and_never_changes_an_answer(tmp_path: Path) -> Non
         # temp + 10 · wind speed + 100 against temp + wind speed + 1
         assert report.mean_difference == pytest.approx(117)
         assert report.largest_difference == pytest.approx(117)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
-            text = reply.read().decode()
+        text = metrics_of(port)
+        assert "weather/other@2" not in text
+        assert 'gridmill_shadow_difference_max{replica="shadow",version="weather/other@3"} 117' in text
         assert f'gridmill_shadow_rows_total{{version="weather/other@3",result="different"}} {rows}' in text
 
         service.update(with_shadow(order, tmp_path / "nothing", 4))
@@ -103,6 +149,7 @@ def test_a_shadow_is_compared_and_never_changes_an_answer(tmp_path: Path) -> Non
         service.update(replace(order, generation=5))
         service.wait_ready()
         assert service.report().shadow is None
+        assert "gridmill_shadow" not in metrics_of(port)
         assert pid_of_shadow(service) == 0
 
 

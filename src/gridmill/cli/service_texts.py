@@ -294,5 +294,14 @@ def shadow_facts(service: Service, totals: ServiceTotals) -> Iterator[tuple[str,
         f"{show_number(report.requests)} predicted in {report.mean_seconds * 1000:.3g} ms (mean), "
         f"{show_number(report.failed)} failed, {show_number(report.dropped)} dropped",
     )
+    if report.p99_seconds:
+        own, served = (
+            f"median {median * 1000:.3g} ms, 99 % within {late * 1000:.3g} ms"
+            for median, late in (
+                (report.p50_seconds, report.p99_seconds),
+                (report.served_p50_seconds, report.served_p99_seconds),
+            )
+        )
+        yield "shadow times", f"{own}; served: {served}"
     if report.problem:
         yield "shadow problem", report.problem

@@ -66,18 +66,24 @@ def canary_bytes(version: Artifact) -> int:
     return FILE_FACTOR * version.output.size_bytes + (CODE_BYTES if has_own_code(version) else 0)
 
 
+def room_needed(service: Service, before: Service) -> int:
+    """Return the memory in bytes that a service needs for a new canary or a new shadow; 0 if it has no new
+    one. `before` is the service before the change, whose replicas have reported their memory."""
+    has_canary = service.canary and service.canary != before.canary
+    has_shadow = service.shadow is not None and shadow_bytes(service) != shadow_bytes(before)
+    if not (has_canary or has_shadow):
+        return 0
+    needed = (service.replicas + 1) * (_replica_bytes(before) + service.canary_bytes) + PARENT_BYTES
+    needed += shadow_bytes(service)
+    return needed + (view_bytes(service.replicas) if service.version in service.features else 0)
+
+
 def why_no_room(service: Service, before: Service, given_bytes: int | None) -> str:
     """Return why the running attempt of a service, which has `given_bytes` of memory, cannot run its canary
     or its shadow; empty if it can. `before` is the service before the change, whose replicas have reported
     their memory."""
-    has_canary = service.canary and service.canary != before.canary
-    has_shadow = service.shadow is not None and shadow_bytes(service) != shadow_bytes(before)
-    if not (has_canary or has_shadow) or not given_bytes:
-        return ""
-    needed = (service.replicas + 1) * (_replica_bytes(before) + service.canary_bytes) + PARENT_BYTES
-    needed += shadow_bytes(service)
-    needed += view_bytes(service.replicas) if service.version in service.features else 0
-    if needed <= given_bytes:
+    needed = room_needed(service, before)
+    if not given_bytes or needed <= given_bytes:
         return ""
     versions = "two versions" if service.shadow is None else "all versions"
     return (

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from gridmill.domain.amounts import MIB
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.footprint import REPLICA_BYTES
 from gridmill.domain.frozen import replace
@@ -11,6 +12,8 @@ from gridmill.domain.service_counters import without_shadows
 from gridmill.domain.serving import ServedVersion, ServiceOrder, ShadowOrder
 from gridmill.errors import ConflictError, InputError
 
+WAITING_BYTES = 64 * MIB
+"""The memory of the large copies that wait for the shadow of a service, of all its replicas."""
 DEFAULT_PERCENT = 100.0
 """The part of the requests of which a shadow gets copies, in percent, if the user names none."""
 
@@ -32,7 +35,7 @@ def with_shadow(
             hint="Name another version as the shadow.",
             place="shadow",
         )
-    memory_bytes = REPLICA_BYTES + sum(map(canary_bytes, (version, *stages)))
+    memory_bytes = REPLICA_BYTES + WAITING_BYTES + sum(map(canary_bytes, (version, *stages)))
     shadow = ServiceShadow(version=version.id, model=model, percent=percent, memory_bytes=memory_bytes)
     return _changed(service, shadow, now)
 

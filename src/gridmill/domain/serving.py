@@ -67,8 +67,8 @@ class ServedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowOrder:
-    """A version that gets copies of `percent` percent of the requests to `POST /predict` that the first
-    version of a service has answered. Its answers are compared, and no client gets them. A process with more
+    """A version that gets copies of `percent` percent of the requests to predict that the first version of a
+    service has answered. Its answers are compared, and no client gets them. A process with more
     than `memory_bytes` bytes of memory is replaced (None means no limit)."""
 
     version: ServedVersion
@@ -319,9 +319,10 @@ class ShadowReport:
     `equal` and `different` are rows. `mean_difference` and `largest_difference` are those of the numbers of
     the different rows, in the unit of the label or as probabilities; the mean is that of `difference_rows`
     rows. `failed` are copies without a prediction, and `dropped` copies that were not sent because the shadow
-    was slow or did not run. `mean_seconds` is the mean time of an answer. `problem` is the reason why the
-    shadow does not run. The answers are compared with those of the version `served` since the Unix time
-    `began`.
+    was slow or did not run. `mean_seconds` is the mean time of an answer. The percentiles are those of the
+    last compared requests: of the shadow, and of the answers that the clients got to the same requests.
+    `problem` is the reason why the shadow does not run. The answers are compared with those of the version
+    `served` since the Unix time `began`.
     """
 
     label: str
@@ -334,6 +335,10 @@ class ShadowReport:
     failed: int = 0
     dropped: int = 0
     mean_seconds: float = 0.0
+    p50_seconds: float = 0.0
+    p99_seconds: float = 0.0
+    served_p50_seconds: float = 0.0
+    served_p99_seconds: float = 0.0
     restarts: int = 0
     problem: str = ""
     difference_rows: int = 0

@@ -29,7 +29,7 @@ from gridmill.jobs.duckdb_engine import quoted
 from gridmill.jobs.expressions import quote_all, select, sql_text
 from gridmill.online.key_rows import NEVER, check_ahead, check_floor, load_rows, with_history
 from gridmill.online.plan import Feed, OnlinePlan
-from gridmill.online.requests import RequestColumns, read_request
+from gridmill.online.requests import RequestColumns, microseconds_of, read_request
 from gridmill.online.row_codec import ARROW, DamagedViewError
 from gridmill.online.view import (
     HeldVersion,
@@ -67,13 +67,15 @@ class OnlineRows:
 
     `columns` are all features of the plan, in the order of the dataset. `statuses` has the status of each
     value of the features that are computed by key. `held` are the versions of the tables from which they were
-    computed; it is empty if the view could not be used, and then `problem` has the reason.
+    computed; it is empty if the view could not be used, and then `problem` has the reason. `as_of_us` is the
+    as-of time of the rows that named none, in microseconds since 1970.
     """
 
     columns: pa.Table
     statuses: Mapping[str, tuple[Status, ...]]
     held: Mapping[str, HeldVersion] = field(default_factory=dict)
     problem: str = ""
+    as_of_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +201,11 @@ class OnlineFeatures:
                 name: tuple(one[place] for place in places.tolist()) for name, one in statuses.items()
             }
         return OnlineRows(
-            columns=columns, statuses=statuses, held=computed.state.held, problem=computed.problem
+            columns=columns,
+            statuses=statuses,
+            held=computed.state.held,
+            problem=computed.problem,
+            as_of_us=now_us if as_of is None else microseconds_of(as_of, "as_of"),
         )
 
     def _clock_ahead_seconds(self) -> float:

@@ -14,7 +14,7 @@ from gridmill.serving import inference_protocol as protocol
 from gridmill.serving.api_keys import ApiKeys
 from gridmill.serving.errors import MethodError, NotReadyError, RequestError, UnknownPathError
 from gridmill.serving.hosting import HostedModel, Versions
-from gridmill.serving.metrics import Metrics
+from gridmill.serving.metrics import COMPUTED, Metrics
 from gridmill.serving.openapi import document
 from gridmill.serving.predict import JSON_TYPES, predict
 from gridmill.serving.request import (
@@ -153,8 +153,8 @@ class Application:
         self._metrics.count(request.version, kind, answer.status, seconds)
         if self._log is not None:
             self._log.add(request, answer, body, seconds)
-        if self._copies is not None and kind == "predict" and answer.status == 200:
-            self._copies.send(request, body)
+        if self._copies is not None and kind in COMPUTED and answer.status == 200:
+            self._copies.send(request, answer, body, seconds)
         return self._headers(request, answer)
 
     def _headers(self, request: Request, answer: Answer) -> list[tuple[bytes, bytes]]:

@@ -71,7 +71,7 @@ async def infer(host: HostedModel, request: Request) -> Answer:
     asked, rest = _decoded(request)
     arrays = _arrays(asked.inputs, rest)
     wish = wish_of(asked.parameters.get("features", ""))
-    keyed = await _keyed(host, arrays, asked.parameters.get("as_of"))
+    keyed = await _keyed(host, arrays, asked.parameters.get("as_of"), request)
     inputs = keyed.inputs if keyed is not None else _inputs(host.model, arrays)
     request.rows = len(inputs)
     predicted = await host.predict(inputs)
@@ -105,7 +105,9 @@ async def infer(host: HostedModel, request: Request) -> Answer:
     )
 
 
-async def _keyed(host: HostedModel, arrays: Mapping[str, Array], as_of: object) -> KeyedInputs | None:
+async def _keyed(
+    host: HostedModel, arrays: Mapping[str, Array], as_of: object, request: Request
+) -> KeyedInputs | None:
     """Return the inputs with features that are computed by key. The result is None if the request sends the
     encoded inputs or complete sequences, or if requests send all features."""
     if host.keyed is None or _is_encoded(host.model, arrays):
@@ -117,9 +119,12 @@ async def _keyed(host: HostedModel, arrays: Mapping[str, Array], as_of: object) 
         return None
     rows = _rows_of_tensors(arrays)
     try:
-        return await host.keyed.inputs_of(KeyedRequest(rows=rows, as_of=as_of_time(as_of)))
+        asked = KeyedRequest(rows=rows, as_of=as_of_time(as_of))
+        keyed = await host.keyed.inputs_of(asked.at(request.as_of_us))
     except FieldsError as error:  # the protocol has one status for all wrong requests
         raise RequestError(error.message, hint=error.hint, problems=error.problems) from error
+    request.as_of_us = keyed.features.as_of_us
+    return keyed
 
 
 def _rows_of_tensors(arrays: Mapping[str, Array]) -> list[dict[str, Any]]:

@@ -11,13 +11,13 @@ import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.naming import read_moment
 from gridmill.errors import DataError, GridmillError, InputError, UnavailableError
 from gridmill.jobs.features import Encoding, Floats, encode
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 THREADS = 2
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 RETRY_SECONDS = 5.0
 STATUS, VALUES = "status", "values"
 PRESENT = "present"
@@ -56,6 +57,12 @@ class KeyedRequest:
 
     rows: Sequence[Row]
     as_of: datetime | None = None
+
+    def at(self, as_of_us: int) -> "KeyedRequest":
+        """Return the request with this as-of time in microseconds, if it names none. 0 is no time."""
+        if self.as_of is not None or not as_of_us:
+            return self
+        return replace(self, as_of=_EPOCH + timedelta(microseconds=as_of_us))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +108,8 @@ class KeyedInputs:
         for number, one in enumerate(shown):
             if wish or one or self.features.problem:
                 one |= every | ({VALUES: about[VALUES][number]} if VALUES in about else {})
-            rows.append(RowInputs(inputs=self.inputs[number : number + 1], about=one))
+            inputs = self.inputs[number : number + 1]
+            rows.append(RowInputs(inputs=inputs, about=one, as_of_us=self.features.as_of_us))
         return rows
 
     def _values(self) -> list[Any]:
@@ -115,10 +123,12 @@ class KeyedInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowInputs:
-    """The inputs of one row, and what an answer shows about its features."""
+    """The inputs of one row, what an answer shows about its features, and the as-of time for which they were
+    computed if the row names none."""
 
     inputs: Floats
     about: Mapping[str, Any] = field(default_factory=dict)
+    as_of_us: int = 0
 
 
 NO_INPUTS = RowInputs(inputs=np.zeros((0, 0)))
@@ -157,14 +167,17 @@ class KeyedFeatures:
         finally:
             self._waiting -= 1
 
-    async def inputs_of_each(self, rows: Sequence[Row], wish: str) -> list[RowInputs | RequestError]:
-        """Return for each row its inputs, or the error of the row."""
+    async def inputs_of_each(
+        self, rows: Sequence[Row], wish: str, as_of_us: int = 0
+    ) -> list[RowInputs | RequestError]:
+        """Return for each row its inputs, or the error of the row. Rows that name no as-of time have the time
+        `as_of_us` in microseconds, or if it is 0 the time of the call."""
         try:
-            return [*(await self.inputs_of(KeyedRequest(rows=rows))).of_rows(wish)]
+            return [*(await self.inputs_of(KeyedRequest(rows=rows).at(as_of_us))).of_rows(wish)]
         except RequestError as error:
             if len(rows) == 1 or not isinstance(error, FieldsError):
                 return [error] * len(rows)
-        return [one for row in rows for one in await self.inputs_of_each([row], wish)]
+        return [one for row in rows for one in await self.inputs_of_each([row], wish, as_of_us)]
 
     def close(self) -> None:
         """Compute no more features."""

@@ -17,7 +17,9 @@ from typing import Any
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The upper bounds in seconds of the durations that are counted."""
 _LABELS = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
+SHADOW_PREFIX = "gridmill_shadow_"
 SHADOW_DROPPED = "gridmill_shadow_dropped_total"
+SHADOW_LATENCY = "gridmill_shadow_latency_seconds"
 LOG_LOST = "gridmill_log_lines_lost_total"
 HELP = {
     "gridmill_requests_total": ("counter", "Requests by version, kind of request and status."),
@@ -44,10 +46,11 @@ HELP = {
     "gridmill_shadow_difference_total": ("counter", "Sum of the differences of the different rows."),
     "gridmill_shadow_difference_rows_total": ("counter", "Different rows with a difference in numbers."),
     "gridmill_shadow_difference_max": ("gauge", "Largest difference of a row."),
+    SHADOW_LATENCY: ("gauge", "Quantiles of the time of the answers, of the shadow and as served."),
     "gridmill_scale_changes_total": ("counter", "Changes of the number of replicas by rate and latency."),
 }
 """The type and the help text of each metric, by its name."""
-_COMPUTED = ("infer", "predict")
+COMPUTED = ("infer", "predict")
 """The kinds of requests for which the model computes."""
 _REFUSED = (429, 504)
 _GAUGES = {name for name, (kind, _) in HELP.items() if kind == "gauge"}
@@ -57,7 +60,9 @@ class Metrics:
     """The counts of one replica. A key is the name of a metric with its labels, as in the text for
     Prometheus."""
 
-    def __init__(self, folder: Path, replica: int | str) -> None:
+    def __init__(self, folder: Path, replica: int | str, shadow: str = "") -> None:
+        """`shadow` is the label of the present shadow of the service. The text has no metrics of another."""
+        self._shadow = shadow
         self._path = folder / f"metrics-{replica}.json"
         self._replica = replica
         self.counts: dict[str, float] = {}
@@ -70,7 +75,7 @@ class Metrics:
     def count(self, version: str, kind: str, status: int, seconds: float) -> None:
         """Count an answered request."""
         self._requests[version, kind, status] += 1
-        if kind in _COMPUTED:
+        if kind in COMPUTED:
             self._durations[version, bisect_left(BOUNDS, seconds)] += 1
             self._seconds[version] = self._seconds.get(version, 0.0) + seconds
 
@@ -80,7 +85,7 @@ class Metrics:
         durations = [0] * (len(BOUNDS) + 1)
         for (_, place), number in self._durations.items():
             durations[place] += number
-        asked = [(status, n) for (_, kind, status), n in self._requests.items() if kind in _COMPUTED]
+        asked = [(status, n) for (_, kind, status), n in self._requests.items() if kind in COMPUTED]
         refused = sum(number for status, number in asked if status in _REFUSED)
         return {
             "answered": sum(number for _, number in asked) - refused,
@@ -123,7 +128,11 @@ class Metrics:
         total = defaultdict(float, self.values())
         for key, value in totals(self._path.parent, without=self._path).items():
             total[key] += value
-        return "".join(f"{line}\n" for line in _lines(total))
+        mark = f'version="{escaped(self._shadow)}"'
+        shown = {
+            key: value for key, value in total.items() if not key.startswith(SHADOW_PREFIX) or mark in key
+        }
+        return "".join(f"{line}\n" for line in _lines(shown))
 
 
 def counted(folder: Path, key: str) -> float:

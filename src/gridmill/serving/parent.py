@@ -38,6 +38,7 @@ from gridmill.serving.service_files import (
     write_api_keys,
     write_report,
 )
+from gridmill.serving.shadow_copies import forget_replica
 from gridmill.serving.shadow_keeper import ShadowKeeper
 from gridmill.serving.view_keepers import ViewKeepers
 
@@ -243,6 +244,7 @@ class Parent:
             one.close()
             del self._replicas[number]
             self._scaler.retire(one)
+            forget_replica(self._folder, number)
             self._log.complete(self._newest.request_log, self._replicas)
             if one.state != ReplicaState.DRAINING:
                 self._failed_replica(one, code)

@@ -47,7 +47,7 @@ async def predict(host: HostedModel, request: Request, most_bytes: int) -> Answe
             f"{ARROW.decode()} for a stream of Apache Arrow.",
         )
     wish = wish_of(request.query.get("features", ""))
-    keyed = await _keyed(host, request.body)
+    keyed = await _keyed(host, request)
     inputs = keyed.inputs if keyed is not None else host.model.reader.read(request.body)
     request.rows = len(inputs)
     predicted = await host.predict(inputs)
@@ -62,8 +62,8 @@ async def _predict_arrow(host: HostedModel, request: Request, most_bytes: int) -
     if host.keyed is None:
         inputs = rows.inputs(host.model)
     else:
-        keyed = await host.keyed.inputs_of(KeyedRequest(rows=rows.objects()))
-        inputs = keyed.inputs
+        keyed = await host.keyed.inputs_of(KeyedRequest(rows=rows.objects()).at(request.as_of_us))
+        inputs, request.as_of_us = keyed.inputs, keyed.features.as_of_us
     request.rows, request.objects = len(rows), rows.objects
     predicted = await host.predict(inputs)
     about = keyed.about(wish) if keyed is not None else None
@@ -85,13 +85,17 @@ def answer_of(host: HostedModel, predicted: Floats, about: object = None) -> Ans
     return json_answer(body)
 
 
-async def _keyed(host: HostedModel, body: bytes) -> KeyedInputs | None:
+async def _keyed(host: HostedModel, request: Request) -> KeyedInputs | None:
     """Return the inputs with features that are computed by key. The result is None if requests send all
     features."""
     if host.keyed is None:
         return None
-    asked = read_keyed(body, has_sequences=host.model.card.sequence is not None)
-    return await host.keyed.inputs_of(asked) if asked is not None else None
+    asked = read_keyed(request.body, has_sequences=host.model.card.sequence is not None)
+    if asked is None:
+        return None
+    keyed = await host.keyed.inputs_of(asked.at(request.as_of_us))
+    request.as_of_us = keyed.features.as_of_us
+    return keyed
 
 
 def rows_of(model: ServedModel, predicted: Floats) -> tuple[list[dict[str, Any]], list[int]]:
@@ -127,7 +131,11 @@ async def _predict_lines(host: HostedModel, request: Request) -> Answer:
     wish = wish_of(request.query.get("features", ""))
     parts: list[Floats] = []
     answers: list[dict[str, Any]] = []
-    for number, one in enumerate(await _inputs_of_lines(host, lines, wish)):
+    inputs = await _inputs_of_lines(host, lines, wish, request.as_of_us)
+    # rows beside a line with an error are computed one after the other, each at its own time
+    times = [one.as_of_us for one in inputs if isinstance(one, RowInputs) and one.as_of_us]
+    request.as_of_us = max(times, default=0)
+    for number, one in enumerate(inputs):
         if isinstance(one, RequestError):
             answers.append(_line_error(number, one, request.request_id))
             continue
@@ -142,7 +150,7 @@ async def _predict_lines(host: HostedModel, request: Request) -> Answer:
 
 
 async def _inputs_of_lines(
-    host: HostedModel, lines: Sequence[bytes], wish: str
+    host: HostedModel, lines: Sequence[bytes], wish: str, as_of_us: int
 ) -> list[RowInputs | RequestError]:
     """Return for each line the inputs of its row, or the error of the line."""
     results: list[RowInputs | RequestError] = []
@@ -157,7 +165,7 @@ async def _inputs_of_lines(
         except RequestError as error:
             results.append(error)
     if host.keyed is not None and keyed:
-        computed = await host.keyed.inputs_of_each(list(keyed.values()), wish)
+        computed = await host.keyed.inputs_of_each(list(keyed.values()), wish, as_of_us)
         for number, one in zip(keyed, computed, strict=True):
             results[number] = one
     return results

@@ -46,7 +46,7 @@ from gridmill.serving.parent_process import end_with_parent, write_beat
 from gridmill.serving.request_log import RequestLogWriter
 from gridmill.serving.served_model import ServedModel, SharedStages, load_version, version_names
 from gridmill.serving.service_files import api_keys_file
-from gridmill.serving.shadow_copies import CopyWriter
+from gridmill.serving.shadow_copies import CopyWriter, WaitingBytes
 from gridmill.serving.tls import TlsContext
 from gridmill.telemetry import turn_off_telemetry
 
@@ -74,12 +74,14 @@ class Replica:
         self._order, self._folder, self._number, self._beats = order, folder, number, beats
         self._gpu_size_bytes = gpu_size_bytes
         self._stop = asyncio.Event()
-        self._metrics = Metrics(folder, number)
+        shadow = order.shadow.version.label if order.shadow is not None else ""
+        self._metrics = Metrics(folder, number, shadow)
         self._drift = DriftFile(folder, number)
         self._log = RequestLogWriter(order.request_log, order.name, number) if order.request_log else None
         self._copies = None
         if copies is not None and order.shadow is not None:
-            self._copies = CopyWriter(copies, order.versions[0].label, order.shadow.percent)
+            served, percent = order.versions[0].label, order.shadow.percent
+            self._copies = CopyWriter(copies, order.name, served, percent, WaitingBytes(folder, number))
         keys = api_keys_file(folder, order)
         self._keys = ApiKeys(keys) if keys is not None else None
 
@@ -197,6 +199,7 @@ class Replica:
             self._log.flush(ends=ends)
             metrics.counts[LOG_LOST] = self._log.lost
         if self._copies is not None and self._order.shadow is not None:
+            self._copies.release()
             label = escaped(self._order.shadow.version.label)
             metrics.counts[f'{SHADOW_DROPPED}{{version="{label}"}}'] = self._copies.dropped
         metrics.save()

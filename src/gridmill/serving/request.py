@@ -39,6 +39,9 @@ class Request:
     """The number of rows of the request, which a handler sets."""
     objects: Callable[[], list[dict[str, Any]]] | None = None
     """Returns the rows as JSON has them, if the body is not JSON. A handler sets it."""
+    as_of_us: int = 0
+    """The as-of time of rows that name none, in microseconds since 1970; 0 is the time of the request. A
+    handler that computes features by key sets it to the time for which it has computed them."""
     traceparent: bytes = b""
     """The trace of the request; empty if the request has no header `traceparent`."""
 

@@ -9,17 +9,15 @@ import argparse
 import asyncio
 import json
 import logging
+import math
 import os
 import signal
 import socket
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-
-import msgspec
 
 from gridmill.codec import decode
 from gridmill.domain.frozen import replace
@@ -31,21 +29,23 @@ from gridmill.serving.batching import limits_of, make_batcher
 from gridmill.serving.chain import HostedStage, chained_of
 from gridmill.serving.errors import RequestError
 from gridmill.serving.hosting import HostedModel
+from gridmill.serving.inference_protocol import HEADER_LENGTH, infer
 from gridmill.serving.keyed_features import keyed_of
-from gridmill.serving.metrics import Metrics, escaped
+from gridmill.serving.metrics import SHADOW_LATENCY, Metrics, escaped
 from gridmill.serving.parent_process import end_with_parent, write_beat
 from gridmill.serving.predict import predict
 from gridmill.serving.request import Request
 from gridmill.serving.served_model import ServedModel, load_version, version_names
-from gridmill.serving.shadow_copies import PROBABILITY_TOLERANCE, Comparison, Copy, compare, read_copy
+from gridmill.serving.shadow_comparison import PROBABILITY_TOLERANCE, Comparison, compare, rows_of_answer
+from gridmill.serving.shadow_copies import Copy, receive
+from gridmill.serving.shadow_keeper import METRICS
 from gridmill.telemetry import turn_off_telemetry
 
 BEAT_SECONDS = 0.25
-MOST_BYTES = 4 << 20
 NICENESS = 10
 """The process gets less of the CPUs than the replicas, if they need them at the same time."""
-METRICS = "shadow"
-"""The name in the file of the counts, in place of the number of a replica."""
+_RECENT = 1000
+"""The number of compared requests of which the latencies are shown."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -59,33 +59,49 @@ class Shadow:
         self._metrics = Metrics(folder, METRICS)
         self._counts: Counter[str] = Counter()
         self._largest = 0.0
+        self._latencies: deque[tuple[float, float]] = deque(maxlen=_RECENT)
 
     async def run(self, copies: socket.socket) -> None:
         """Predict copies until the parent process has ended."""
         loop = asyncio.get_running_loop()
         beating = loop.create_task(self._beat(loop))
         while not beating.done():
-            message = loop.create_task(loop.sock_recv(copies, MOST_BYTES))
-            await asyncio.wait({message, beating}, return_when=asyncio.FIRST_COMPLETED)
-            if not message.done() or not message.result():
+            try:
+                copy = receive(copies)
+            except BlockingIOError:
+                await _readable(loop, copies, beating)
+                continue
+            except ValueError as error:  # the copy is damaged
+                self._fail(str(error))
+                continue
+            if copy is None:
                 return
-            with suppress(msgspec.DecodeError):
-                await self._handle(read_copy(message.result()))
+            await self._handle(copy)
 
     async def _handle(self, copy: Copy) -> None:
         begin = time.perf_counter()
+        headers = {b"content-type": copy.content_type}
         request = Request(
             method="POST",
-            path="/predict",
+            path=copy.path,
             query={},
-            headers={b"content-type": copy.content_type},
+            headers=headers | ({HEADER_LENGTH: copy.length} if copy.length else {}),
             body=copy.body,
             request_id="shadow",
+            as_of_us=copy.as_of_us,
         )
+        is_inference = copy.path != "/predict"
         try:
-            answer = await predict(self._host, request, self._order.max_body_bytes)
+            if is_inference:
+                answer = await infer(self._host, request)
+            else:
+                answer = await predict(self._host, request, self._order.max_body_bytes)
             seconds = time.perf_counter() - begin
-            self._count(compare(copy.answer, answer.body, self._tolerance), seconds)
+            length = dict(answer.headers).get(HEADER_LENGTH, b"")
+            served = rows_of_answer(copy.answer, copy.answer_length, is_inference=is_inference)
+            own = rows_of_answer(answer.body, length, is_inference=is_inference)
+            self._count(compare(served, own, self._tolerance), seconds)
+            self._latencies.append((seconds, copy.seconds))
         except RequestError as error:
             self._fail(error.message)
         except Exception as error:  # noqa: BLE001  the outermost function of a copy: others continue
@@ -138,7 +154,31 @@ class Shadow:
         self._metrics.set_gauge(
             "gridmill_shadow_difference_max", self._largest, version=self._host.model.label
         )
+        if self._latencies:
+            for by, seconds in zip(("shadow", "served"), zip(*self._latencies, strict=True), strict=True):
+                for quantile, value in _quantiles(seconds).items():
+                    self._metrics.set_gauge(
+                        SHADOW_LATENCY, value, version=self._host.model.label, by=by, quantile=quantile
+                    )
         self._metrics.save()
+
+
+async def _readable(
+    loop: asyncio.AbstractEventLoop, copies: socket.socket, beating: "asyncio.Task[None]"
+) -> None:
+    """Wait until a copy can be received, or the parent process has ended."""
+    found = loop.create_future()
+    loop.add_reader(copies, lambda: found.done() or found.set_result(None))
+    try:
+        await asyncio.wait({found, beating}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        loop.remove_reader(copies)
+
+
+def _quantiles(seconds: Sequence[float]) -> dict[str, float]:
+    """Return quantiles: the smallest value that at least this part of the values do not exceed."""
+    ordered = sorted(seconds)
+    return {f"{part:g}": ordered[max(0, math.ceil(part * len(ordered)) - 1)] for part in (0.5, 0.99)}
 
 
 def _host(order: ServiceOrder, model: ServedModel) -> HostedModel:

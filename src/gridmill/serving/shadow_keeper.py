@@ -1,24 +1,27 @@
 """Starts, observes and replaces the process of a shadow, beside the replicas of a service."""
 
 import logging
+import re
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from gridmill.domain.serving import ReplicaState, ServiceOrder, ShadowOrder, ShadowReport
-from gridmill.serving.metrics import SHADOW_DROPPED, escaped, totals
+from gridmill.serving.metrics import SHADOW_DROPPED, SHADOW_LATENCY, SHADOW_PREFIX, escaped, totals
 from gridmill.serving.replica_plan import broken
 from gridmill.serving.replica_process import ReplicaProcess
-from gridmill.serving.shadow_copies import copies_pair
+from gridmill.serving.shadow_copies import WAITING_FILE, copies_pair, discard
 
 _LOG = logging.getLogger(__name__)
 COUNT_SECONDS = 1.0
 """The interval at which the counts are read."""
 _LONGEST_PAUSE_SECONDS = 60.0
 MODULE = "gridmill.serving.shadow"
+METRICS = "shadow"
+"""The name in the file of the counts of the process, in place of the number of a replica."""
+_RESULT = re.compile(r'(?:result|by|quantile)="([^"]*)"')
 
 
 class ShadowKeeper:
@@ -80,6 +83,8 @@ class ShadowKeeper:
         self._failures, self._start_at, self._problem = 0, 0.0, ""
         if is_other:
             self._discarded = 0
+            for name in (f"metrics-{METRICS}.json", WAITING_FILE):
+                (self._folder / name).unlink(missing_ok=True)
             self._before = _counts(self._folder, shadow.version.label) if shadow is not None else {}
             self._began = time.time()
             self.report = self._labelled(ShadowReport(label=shadow.version.label)) if shadow else None
@@ -102,9 +107,7 @@ class ShadowKeeper:
     def _discard(self) -> None:
         """Drop the copies that wait. Later, the view would have other values than when they were served."""
         assert self._pair is not None
-        with suppress(BlockingIOError):
-            while self._pair[1].recv(1):
-                self._discarded += 1
+        self._discarded += discard(self._pair[1])
 
     def _reap(self, now: float) -> None:
         process = self._process
@@ -128,7 +131,7 @@ class ShadowKeeper:
         now = _counts(self._folder, shadow.version.label)
         counts = {name: value - self._before.get(name, 0.0) for name, value in now.items()}
         is_ready = self._process is not None and self._process.state == ReplicaState.READY
-        found = report_of(shadow.version.label, counts, now.get(_LARGEST, 0.0))
+        found = report_of(shadow.version.label, counts, now.get(_LARGEST, 0.0), now)
         # another process begins with a largest difference of 0, and the file may have that of another shadow
         before = self.report.largest_difference if self.report is not None else 0.0
         self.report = replace(
@@ -154,17 +157,19 @@ _DIFFERENCE_ROWS = "gridmill_shadow_difference_rows_total"
 
 
 def _counts(folder: Path, label: str) -> dict[str, float]:
-    """Return the counts of all replicas and of the shadow about a shadow, by name and result."""
+    """Return the counts of all replicas and of the shadow about a shadow, by name and result. The
+    quantiles of latencies are by name, version and quantile."""
     mark = f'version="{escaped(label)}"'
     found: dict[str, float] = {}
     for key, value in totals(folder).items():
-        if key.startswith("gridmill_shadow_") and mark in key:
-            name = key.partition("{")[0]
-            found[name + ("/different" if 'result="different"' in key else "")] = value
+        if key.startswith(SHADOW_PREFIX) and mark in key:
+            found["/".join((key.partition("{")[0], *_RESULT.findall(key)))] = value
     return found
 
 
-def report_of(label: str, counts: Mapping[str, float], largest: float) -> ShadowReport:
+def report_of(
+    label: str, counts: Mapping[str, float], largest: float, latencies: Mapping[str, float]
+) -> ShadowReport:
     """Return the report with these counts."""
 
     def mean(total: str, number: str) -> float:
@@ -174,7 +179,7 @@ def report_of(label: str, counts: Mapping[str, float], largest: float) -> Shadow
     return ShadowReport(
         label=label,
         requests=int(counts.get(requests, 0)),
-        equal=int(counts.get("gridmill_shadow_rows_total", 0)),
+        equal=int(counts.get("gridmill_shadow_rows_total/equal", 0)),
         different=int(counts.get("gridmill_shadow_rows_total/different", 0)),
         mean_difference=mean("gridmill_shadow_difference_total", _DIFFERENCE_ROWS),
         difference_rows=int(counts.get(_DIFFERENCE_ROWS, 0)),
@@ -182,4 +187,8 @@ def report_of(label: str, counts: Mapping[str, float], largest: float) -> Shadow
         failed=int(counts.get("gridmill_shadow_failed_total", 0)),
         dropped=int(counts.get(SHADOW_DROPPED, 0)),
         mean_seconds=mean("gridmill_shadow_seconds_total", requests),
+        p50_seconds=latencies.get(f"{SHADOW_LATENCY}/shadow/0.5", 0.0),
+        p99_seconds=latencies.get(f"{SHADOW_LATENCY}/shadow/0.99", 0.0),
+        served_p50_seconds=latencies.get(f"{SHADOW_LATENCY}/served/0.5", 0.0),
+        served_p99_seconds=latencies.get(f"{SHADOW_LATENCY}/served/0.99", 0.0),
     )

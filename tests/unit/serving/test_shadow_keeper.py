@@ -8,7 +8,7 @@ from tests.kit.served_models import order_of
 
 from gridmill.domain.service_features import ViewOrder, ViewOrders, ViewReport
 from gridmill.domain.serving import ServedVersion, ServiceOrder, ShadowOrder
-from gridmill.serving.metrics import Metrics
+from gridmill.serving.metrics import SHADOW_DROPPED, SHADOW_LATENCY, Metrics
 from gridmill.serving.shadow_keeper import COUNT_SECONDS, ShadowKeeper
 from gridmill.serving.view_keepers import ViewKeepers
 
@@ -44,6 +44,55 @@ def test_counts_begin_again_when_the_service_has_another_version(tmp_path: Path)
     count(tmp_path, 2, 1.0)
     keeper.tick(second, 4 * COUNT_SECONDS, is_wanted=False)
     assert (keeper.report.different, keeper.report.largest_difference) == (2, 1.0)
+    keeper.close()
+
+
+def test_the_metrics_of_a_shadow_end_with_it(tmp_path: Path) -> None:
+    keeper, order = ShadowKeeper(tmp_path), with_shadow(order_of(Path("one")))
+    keeper.tick(order, 0.0, is_wanted=False)
+    count(tmp_path, 3, 7.0)
+    replica = Metrics(tmp_path, 0, LABEL)
+    replica.counts = {f'{SHADOW_DROPPED}{{version="{LABEL}"}}': 5}
+    replica.save()
+    lines = [one for one in replica.text().splitlines() if "shadow" in one and one[0] != "#"]
+    assert sorted(one.partition("{")[0] for one in lines) == [
+        "gridmill_shadow_difference_max",
+        SHADOW_DROPPED,
+        "gridmill_shadow_rows_total",
+    ]
+    keeper.tick(order, COUNT_SECONDS, is_wanted=False)
+    assert keeper.report is not None
+    assert (keeper.report.different, keeper.report.dropped) == (3, 5)
+    # the next replicas continue the counts of the files, but not those of the shadow
+    keeper.tick(replace(order, shadow=None), 2 * COUNT_SECONDS, is_wanted=False)
+    assert keeper.report is None
+    for label in ("", "weather/other@2"):
+        assert "shadow" not in Metrics(tmp_path, 0, label).text()
+    # the same shadow begins again
+    keeper.tick(order, 3 * COUNT_SECONDS, is_wanted=False)
+    keeper.tick(order, 5 * COUNT_SECONDS, is_wanted=False)
+    assert (keeper.report.different, keeper.report.dropped) == (0, 0)
+    keeper.close()
+
+
+def test_the_report_has_the_latencies_of_the_shadow_and_of_the_served_answers(tmp_path: Path) -> None:
+    keeper, order = ShadowKeeper(tmp_path), with_shadow(order_of(Path("one")))
+    keeper.tick(order, 0.0, is_wanted=False)
+    metrics = Metrics(tmp_path, "shadow")
+    seconds = {
+        ("shadow", "0.5"): 0.02,
+        ("shadow", "0.99"): 0.04,
+        ("served", "0.5"): 0.01,
+        ("served", "0.99"): 0.03,
+    }
+    for (by, quantile), value in seconds.items():
+        metrics.set_gauge(SHADOW_LATENCY, value, version=LABEL, by=by, quantile=quantile)
+    metrics.save()
+    keeper.tick(order, COUNT_SECONDS, is_wanted=False)
+    report = keeper.report
+    assert report is not None
+    assert (report.p50_seconds, report.p99_seconds) == (0.02, 0.04)
+    assert (report.served_p50_seconds, report.served_p99_seconds) == (0.01, 0.03)
     keeper.close()
 
 

@@ -6,7 +6,7 @@ from gridmill.control.steps.service_gpus import check_gpu_memory
 from gridmill.control.steps.services import changed_version
 from gridmill.control.usecases.service_checks import not_in_effect
 from gridmill.control.usecases.service_keys import ServiceKeyUseCases
-from gridmill.control.usecases.service_sizes import check_room
+from gridmill.control.usecases.service_sizes import make_room
 from gridmill.domain.frozen import replace
 from gridmill.domain.service import Service, ServiceShadow, ServiceView, alias_followed, has_own_code
 from gridmill.domain.service_canary import DEFAULT_PERCENT, promoted, with_canary, without_canary
@@ -27,7 +27,7 @@ class ServiceCanaryUseCases(ServiceKeyUseCases):
             else:
                 after = self._with_shadow_as_canary(service, service.shadow, transaction.now)
                 check_gpu_memory(self._control.catalog, service, after)
-                check_room(transaction, service, after)
+                make_room(self._ledger.snapshot, transaction, service, after)
             if not service.is_in_effect:
                 raise not_in_effect(service)
             self._change(transaction, service, after)

@@ -16,7 +16,7 @@ from gridmill.control.steps.service_sizes import (
 )
 from gridmill.control.steps.services import job_run_of, live_attempt
 from gridmill.control.usecases.base import UseCases
-from gridmill.domain.amounts import Amounts, show_bytes
+from gridmill.domain.amounts import MIB, Amounts, show_bytes
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.footprint import REPLICA_BYTES
 from gridmill.domain.frozen import replace
@@ -28,7 +28,7 @@ from gridmill.domain.service import (
     memory_needed,
     why_not_served,
 )
-from gridmill.domain.service_canary import why_no_room
+from gridmill.domain.service_canary import room_needed, why_no_room
 from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.service_size import (
     MOST_REPLICAS,
@@ -44,6 +44,9 @@ from gridmill.errors import CapacityError, ConflictError, InputError
 from gridmill.scheduler.capacity_index import ProjectTotals
 from gridmill.scheduler.fair_share import bounds
 from gridmill.scheduler.snapshot import Snapshot
+
+_STEP_BYTES = 64 * MIB
+"""The memory that a hint names is a multiple of this."""
 
 
 class ServiceSizeUseCases(UseCases):
@@ -295,20 +298,54 @@ def not_measured(version: str) -> InputError:
     )
 
 
-def check_room(transaction: Transaction, before: Service, after: Service) -> None:
-    """Raise InputError if the running attempt of a service has too little memory for its canary or its
-    shadow."""
-    attempt = live_attempt(transaction, before)
-    why = why_no_room(after, before, attempt.given.memory_bytes if attempt is not None else None)
-    if why:
-        is_shadow = after.shadow is not None and after.shadow != before.shadow
-        version = after.shadow_version if is_shadow else after.canary
-        raise InputError(
-            f"{version} cannot be a {'shadow' if is_shadow else 'canary'}: {why}",
-            hint="Start the service with more replicas or for a higher rate, or try the version as a service "
-            "of its own.",
-            place="shadow" if is_shadow else "canary",
+def make_room(snapshot: Snapshot, transaction: Transaction, before: Service, after: Service) -> None:
+    """Give the running attempts of a service the memory that they need for its canary or its shadow. Raises
+    InputError if a pod has less memory, and CapacityError if the quota of its project has no room for the
+    growth."""
+    needed = room_needed(after, before)
+    names = (before.serving_job, *(one.job for one in before.further_pods))
+    attempts = {name: one for name in names if (one := live_attempt(transaction, before, name)) is not None}
+    short = {name: one for name, one in attempts.items() if 0 < one.given.memory_bytes < needed}
+    for attempt in short.values():
+        room_bytes = _room_in_pod(snapshot, attempt).memory_bytes
+        if needed > room_bytes:
+            raise _no_room(snapshot, attempt, before, after, room_bytes)
+    check_quota(snapshot, before, [*short.values()], Amounts(memory_bytes=needed))
+    for name, attempt in short.items():
+        transaction.put(replace(attempt, given=replace(attempt.given, memory_bytes=needed)))
+        job_run = job_run_of(transaction, before, name)
+        if job_run is not None:
+            amounts = replace(job_run.sizing.amounts, memory_bytes=needed)
+            job = replace(job_run.job, memory_bytes=needed)
+            transaction.put(replace(job_run, job=job, sizing=replace(job_run.sizing, amounts=amounts)))
+
+
+def _no_room(
+    snapshot: Snapshot, attempt: Attempt, before: Service, after: Service, room_bytes: int
+) -> InputError:
+    is_shadow = after.shadow is not None and after.shadow != before.shadow
+    kind, version = ("shadow", after.shadow_version) if is_shadow else ("canary", after.canary)
+    needed, capacity = room_needed(after, before), _pod_capacity(snapshot, attempt).memory_bytes
+    why = why_no_room(after, before, attempt.given.memory_bytes)
+    others = max(0, capacity - room_bytes)
+    wanted = -(-(needed + others) // _STEP_BYTES) * _STEP_BYTES
+    deployment = snapshot.deployments.get(attempt.deployment_id)
+    resource = snapshot.resources.get(deployment.resource) if deployment is not None else None
+    name = resource.name if resource is not None else before.resource
+    hint = f"Try {version} as a service of its own."
+    if resource is not None and resource.memory_bytes:
+        hint = (
+            f"Start the service in a larger pod, and repeat the update: gridmill stop service {before.name}; "
+            f"gridmill configure resource {name} --memory {wanted // MIB}MiB; gridmill start service "
+            f"{before.name}"
         )
+    elif others:
+        hint = f"Stop other jobs of resource {name!r}, or try {version} as a service of its own."
+    return InputError(
+        f"{version} cannot be a {kind}: {why}. Its pod has room for {show_bytes(room_bytes)}",
+        hint=hint,
+        place=kind,
+    )
 
 
 def not_calibrated(version: str) -> ConflictError:

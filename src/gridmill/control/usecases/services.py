@@ -45,7 +45,7 @@ from gridmill.control.usecases.service_sizes import (
     check_range,
     check_rate,
     check_replicas_fit,
-    check_room,
+    make_room,
 )
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import replace
@@ -311,7 +311,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         for version in filter(None, (after.version, after.canary, after.shadow_version)):
             check_trusted(fetch_artifact(self._control.catalog, version), after.settings)
         check_stages_trusted(self._control.catalog, after)
-        check_room(transaction, service, after)
+        make_room(self._ledger.snapshot, transaction, service, after)
         check_gpu_memory(self._control.catalog, service, after)
         if after.generation != service.generation and not service.is_in_effect and not may_replace:
             raise not_in_effect(service)
