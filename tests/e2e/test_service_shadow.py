@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gridmill.domain.amounts import MIB
+from gridmill.domain.footprint import REPLICA_BYTES
 from gridmill.domain.serving import ServedVersion, ServiceOrder, ShadowOrder, ShadowReport
 from gridmill.jobs.features import Encoding
 from tests.e2e.conftest import Place, eventually
@@ -175,4 +177,39 @@ def test_a_shadow_of_a_home_is_shown_promoted_and_ended(place: Place) -> None:
         assert (view["service"]["version"], view["service"]["canary"]) == ("w/m@1", "")
     assert load.failures == []
     assert set(load.statuses) == {200}
+    assert place.json("stop", "service", "rain")["state"] == "stopped"
+
+
+@pytest.mark.long
+def test_the_refusal_of_a_shadow_without_memory_has_the_commands_that_give_it_memory(place: Place) -> None:
+    versions_of_a_model(place)
+    least = 2 * REPLICA_BYTES // MIB + 8
+    resource = ("configure", "resource", "servers", "--type", "service", "--memory", f"{least}MiB")
+    assert place.gridmill(*resource).returncode == 0
+    place.json("start", "service", "rain", "--model", "w/m@1", "--resource", "servers")
+    update = ("update", "service", "rain", "--shadow", "w/m@2")
+    refused = place.gridmill(*update)
+    assert refused.returncode == 2, refused.stderr
+    assert "w/m@2 cannot be a shadow: 1 replicas with all versions need about" in refused.stderr
+    commands = refused.stderr.partition("repeat the update: ")[2].strip().split("; ")
+    assert [one.split()[1] for one in commands] == ["stop", "alter", "start"]
+    for command in commands:
+        done = place.gridmill(*command.split()[1:])
+        assert done.returncode == 0, (command, done.stderr)
+    view = place.json("show", "service", "rain")
+    assert (view["state"], view["service"]["shadow"]) == ("running", None)
+
+    # the pod has room now, and the service gets it without another start
+    with Load(view["service"]["port"], BODY, clients=2) as load:
+        view = place.json(*update)
+        assert (view["state"], view["service"]["shadow"]["version"]) == ("running", "w/m@2")
+        assert eventually(
+            lambda: (place.json("show", "service", "rain")["service"]["report"]["shadow"] or {}).get(
+                "requests"
+            )
+        )
+    assert (load.failures, set(load.statuses)) == ([], {200})
+    shown = place.gridmill("show", "service", "rain").stdout
+    assert "shadow times" in shown
+    assert "; served: median" in shown
     assert place.json("stop", "service", "rain")["state"] == "stopped"

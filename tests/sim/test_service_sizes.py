@@ -18,6 +18,7 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import Project
 from gridmill.domain.resource import Resource
 from gridmill.domain.service import CALIBRATION_JOB, ServiceState
+from gridmill.domain.service_canary import room_needed
 from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.service_size import CALIBRATION, Calibration, LoadPoint, ServicePlan
 from gridmill.domain.service_spec import ServiceSpec
@@ -166,6 +167,27 @@ def test_services_share_a_resource_and_a_rate_that_does_not_fit_is_refused_with_
     assert cases.plan_service("w/m@1", rate=most, resource="servers").size is not None
     with pytest.raises(CapacityError):
         cases.plan_service("w/m@1", rate=most + 1, resource="servers")
+
+
+def test_a_service_that_is_sized_by_its_rate_gets_memory_of_its_pod_for_a_shadow(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    planned(grid, cases, rate=1.0)
+    cases.start_service("rain", model="w/m@1", rate=200.0)
+    assert grid.run_until(lambda: cases.service("rain").state is ServiceState.RUNNING, at_most_steps=2000)
+    order = grid.world.executions[-1].order
+    before = cases.service("rain").service
+    after = cases.update_service("rain", shadow="w/m@2").service
+    assert grid.run_until(lambda: cases.service("rain").service.is_in_effect, at_most_steps=2000)
+    needed = room_needed(after, before)
+    assert grid.world.given[order.attempt_id].memory_bytes == needed > order.given.memory_bytes
+    # the next attempt has the memory too
+    grid.world.kill_pod(grid.world.executions[-1].pod_id)
+    assert grid.run_until(
+        lambda: grid.world.executions[-1].order.attempt_id != order.attempt_id, at_most_steps=2000
+    )
+    assert grid.world.executions[-1].order.given.memory_bytes >= needed
 
 
 def test_a_range_of_replicas_is_admitted_for_its_largest_number_and_passed_to_the_process(

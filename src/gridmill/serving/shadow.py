@@ -167,12 +167,14 @@ async def _readable(
     loop: asyncio.AbstractEventLoop, copies: socket.socket, beating: "asyncio.Task[None]"
 ) -> None:
     """Wait until a copy can be received, or the parent process has ended."""
-    found = loop.create_future()
-    loop.add_reader(copies, lambda: found.done() or found.set_result(None))
+    found = asyncio.Event()
+    loop.add_reader(copies, found.set)
+    waiting = loop.create_task(found.wait())
     try:
-        await asyncio.wait({found, beating}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({waiting, beating}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         loop.remove_reader(copies)
+        waiting.cancel()
 
 
 def _quantiles(seconds: Sequence[float]) -> dict[str, float]:

@@ -75,7 +75,7 @@ class WaitingBytes:
     def is_room(self, size: int) -> bool:
         """Return whether a copy of this size may wait."""
         content = os.pread(self._file, 1 << 16, 0)
-        used = sum(struct.unpack(f"={len(content) // 8}Q", content[: len(content) // 8 * 8]))
+        used: int = sum(struct.unpack(f"={len(content) // 8}Q", content[: len(content) // 8 * 8]))
         return used + size <= self._most
 
     def add(self, size: int) -> None:

@@ -22,6 +22,10 @@ from tests.oracles.dataset_cases import note_version
 from gridmill.domain.dataset import Aggregate, Basis, DatasetSpec, Join, Lag, Window
 from gridmill.domain.service_features import FeatureRule, OnlinePolicy, OnTrouble
 from gridmill.online.view import current_file
+from gridmill.serving.inference_protocol import infer
+from gridmill.serving.predict import predict
+from gridmill.serving.request import Request
+from gridmill.serving.shadow_comparison import rows_of_answer
 
 START = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
 SPEC = DatasetSpec(
@@ -400,3 +404,51 @@ def test_numbers_of_tensors_that_are_nan_are_missing(case: OnlineCase) -> None:
         assert json.loads(reply.json()["parameters"]["features"])["values"][0]["x"] is None
 
     check(case, scenario)
+
+
+def test_a_copy_of_a_request_is_computed_at_the_time_of_the_served_answer(case: OnlineCase) -> None:
+    """10 minutes after START, a window of 10 minutes has rows that have left it since."""
+    plain = {name: value for name, value in ASK.items() if name != "at"}
+    tensors = [
+        {"name": name, "shape": [1], "datatype": "FP64" if name == "x" else "BYTES", "data": [value]}
+        for name, value in plain.items()
+    ]
+    six_minutes = round((START + timedelta(minutes=6)).timestamp()) * 1_000_000
+    lines = f"{json.dumps(plain)}\n[]\n".encode()  # its second line has an error
+    bodies = [
+        ("/predict", b"application/json", json.dumps({"rows": [plain]}).encode()),
+        ("/predict", b"application/x-ndjson", json.dumps(plain).encode()),
+        ("/predict", b"application/x-ndjson", lines),
+        ("/v2/models/temps/infer", b"application/json", json.dumps({"inputs": tensors}).encode()),
+    ]
+
+    async def answered(hosted: Any, path: str, kind: bytes, body: bytes, as_of_us: int) -> tuple[Any, int]:
+        request = Request(
+            method="POST",
+            path=path,
+            query={},
+            headers={b"content-type": kind},
+            body=body,
+            request_id="1",
+            as_of_us=as_of_us,
+        )
+        is_inference = path != "/predict"
+        work = infer(hosted, request) if is_inference else predict(hosted, request, 1 << 20)
+        answer = await work
+        rows = rows_of_answer(answer.body, b"", is_inference=is_inference)
+        value = rows[0]["prediction"]
+        return value[0] if isinstance(value, list) else value, request.as_of_us
+
+    async def scenario(call: Any, hosted: Any) -> None:
+        for path, kind, body in bodies:
+            begin = time.time()
+            value, at_us = await answered(hosted[0], path, kind, body, 0)
+            assert begin - 1e-3 <= at_us / 1e6 <= time.time()
+            assert value != 137.0
+            assert await answered(hosted[0], path, kind, body, at_us) == (value, at_us)
+            assert await answered(hosted[0], path, kind, body, six_minutes) == (137.0, six_minutes)
+        named = json.dumps({"rows": [ASK], "as_of": START.isoformat()}).encode()
+        value, at_us = await answered(hosted[0], "/predict", b"application/json", named, six_minutes)
+        assert (value, at_us) == (137.0, round(START.timestamp()) * 1_000_000)
+
+    run(scenario, keyed_order(case), case.tables.folder)

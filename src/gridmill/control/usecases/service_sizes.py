@@ -336,7 +336,7 @@ def _no_room(
     if resource is not None and resource.memory_bytes:
         hint = (
             f"Start the service in a larger pod, and repeat the update: gridmill stop service {before.name}; "
-            f"gridmill configure resource {name} --memory {wanted // MIB}MiB; gridmill start service "
+            f"gridmill alter resource {name} --memory {wanted // MIB}MiB; gridmill start service "
             f"{before.name}"
         )
     elif others:
