@@ -17,6 +17,8 @@ from typing import Any
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The upper bounds in seconds of the durations that are counted."""
 _LABELS = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
+SHADOW = "shadow"
+"""The name of the process of the shadow in its file, in place of the number of a replica."""
 SHADOW_PREFIX = "gridmill_shadow_"
 SHADOW_DROPPED = "gridmill_shadow_dropped_total"
 SHADOW_LATENCY = "gridmill_shadow_latency_seconds"

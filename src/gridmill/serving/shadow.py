@@ -31,14 +31,13 @@ from gridmill.serving.errors import RequestError
 from gridmill.serving.hosting import HostedModel
 from gridmill.serving.inference_protocol import HEADER_LENGTH, infer
 from gridmill.serving.keyed_features import keyed_of
-from gridmill.serving.metrics import SHADOW_LATENCY, Metrics, escaped
+from gridmill.serving.metrics import SHADOW, SHADOW_LATENCY, Metrics, escaped
 from gridmill.serving.parent_process import end_with_parent, write_beat
 from gridmill.serving.predict import predict
 from gridmill.serving.request import Request
 from gridmill.serving.served_model import ServedModel, load_version, version_names
 from gridmill.serving.shadow_comparison import PROBABILITY_TOLERANCE, Comparison, compare, rows_of_answer
 from gridmill.serving.shadow_copies import Copy, receive
-from gridmill.serving.shadow_keeper import METRICS
 from gridmill.telemetry import turn_off_telemetry
 
 BEAT_SECONDS = 0.25
@@ -56,7 +55,7 @@ class Shadow:
         self._order, self._beats = order, beats
         self._host = _host(order, model)
         self._tolerance = PROBABILITY_TOLERANCE * max(model.card.spread, default=1.0)
-        self._metrics = Metrics(folder, METRICS)
+        self._metrics = Metrics(folder, SHADOW)
         self._counts: Counter[str] = Counter()
         self._largest = 0.0
         self._latencies: deque[tuple[float, float]] = deque(maxlen=_RECENT)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gridmill.domain.serving import ReplicaState, ServiceOrder, ShadowOrder, ShadowReport
-from gridmill.serving.metrics import SHADOW_DROPPED, SHADOW_LATENCY, SHADOW_PREFIX, escaped, totals
+from gridmill.serving.metrics import SHADOW, SHADOW_DROPPED, SHADOW_LATENCY, SHADOW_PREFIX, escaped, totals
 from gridmill.serving.replica_plan import broken
 from gridmill.serving.replica_process import ReplicaProcess
 from gridmill.serving.shadow_copies import WAITING_FILE, copies_pair, discard
@@ -19,8 +19,6 @@ COUNT_SECONDS = 1.0
 """The interval at which the counts are read."""
 _LONGEST_PAUSE_SECONDS = 60.0
 MODULE = "gridmill.serving.shadow"
-METRICS = "shadow"
-"""The name in the file of the counts of the process, in place of the number of a replica."""
 _RESULT = re.compile(r'(?:result|by|quantile)="([^"]*)"')
 
 
@@ -83,7 +81,7 @@ class ShadowKeeper:
         self._failures, self._start_at, self._problem = 0, 0.0, ""
         if is_other:
             self._discarded = 0
-            for name in (f"metrics-{METRICS}.json", WAITING_FILE):
+            for name in (f"metrics-{SHADOW}.json", WAITING_FILE):
                 (self._folder / name).unlink(missing_ok=True)
             self._before = _counts(self._folder, shadow.version.label) if shadow is not None else {}
             self._began = time.time()
