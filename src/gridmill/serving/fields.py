@@ -3,6 +3,7 @@
 JSON has no NaN and no infinity. A missing number is null, and becomes NaN, as in training.
 """
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -20,6 +21,11 @@ from gridmill.serving.errors import SHOWN, FieldsError, MalformedError, Problem
 TOO_LARGE = "the number is too large for a double"
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _NOT_JSON = re.compile(rb"-?(NaN|nan|Infinity|inf)")
+_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_TRUNCATED = "Input data was truncated"
+"""The text of msgspec for JSON that is not complete, and also for half of a surrogate pair near the end."""
+_MOST_DIGITS = 400
+"""A number with more digits is too large for a double."""
 
 
 class FieldKind(StrEnum):
@@ -176,23 +182,55 @@ def not_json(what: str, text: bytes, error: Exception) -> MalformedError:
     """Return the error for a text that is not valid JSON. `what` is the word for the text."""
     if not text.strip():
         return MalformedError(f"the {what} is empty, not valid JSON")
-    reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-    found = _BYTE.search(reason)
-    place = int(found[1]) if found else 0
+    reason, hint = _syntax(text, error)
+    return MalformedError(f"the {what} is not valid JSON: {reason}", hint=hint)
+
+
+def _syntax(text: bytes, error: Exception) -> tuple[str, str]:
+    """Return what is wrong with a text that is not valid JSON, with the place if it is known, and a hint."""
+    if text.startswith(_MARKS):
+        return "it begins with a byte order mark", "Send UTF-8 without a byte order mark."
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply", ""
+    try:
+        text.decode()
+    except UnicodeDecodeError as wrong:
+        return f"it is not UTF-8: byte 0x{text[wrong.start]:02x} (byte {wrong.start})", ""
+    if isinstance(error, json.JSONDecodeError):
+        place = len(error.doc[: error.pos].encode())
+        reason = f"{error.msg[:1].lower()}{error.msg[1:]} (byte {place})"
+    else:
+        reason = str(error).removeprefix("JSON is malformed: ")
+        found = _BYTE.search(reason)
+        place = int(found[1]) if found else 0
+    if reason == _TRUNCATED:
+        reason = "half of a surrogate pair, such as \\ud800" if _is_json(text) else "it is not complete"
     has_constant = _NOT_JSON.match(text, place) is not None
-    return MalformedError(
-        f"the {what} is not valid JSON: {reason.removeprefix('JSON is malformed: ')}",
-        hint="JSON has no NaN and no infinity. Send null for a missing value." if has_constant else "",
-    )
+    return reason, "JSON has no NaN and no infinity. Send null for a missing value." if has_constant else ""
+
+
+def _is_json(text: bytes) -> bool:
+    """Return whether the module `json` decodes a text. It accepts half of a surrogate pair, which a text
+    cannot have in UTF-8."""
+    try:
+        json.loads(text, parse_int=_integer)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def untyped(text: bytes, what: str = "body") -> Any:  # noqa: ANN401  any JSON
     """Decode JSON whose fields are wrong. Numbers that are too large become infinite. Raises MalformedError,
     because the error in the fields may come before an error in the syntax."""
     try:
-        return json.loads(text, parse_constant=_refused_constant)
+        return json.loads(text, parse_constant=_refused_constant, parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise not_json(what, text, error) from error
+
+
+def _integer(digits: str) -> float:
+    """Return a whole number. Python refuses to read thousands of digits, so such a number is infinite."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 
 def _refused_constant(name: str) -> NoReturn:

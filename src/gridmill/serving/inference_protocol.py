@@ -15,7 +15,7 @@ import numpy as np
 
 from gridmill.jobs.features import Floats
 from gridmill.serving.errors import FieldsError, MalformedError, Problem, RequestError
-from gridmill.serving.fields import Field, FieldKind
+from gridmill.serving.fields import Field, FieldKind, not_json
 from gridmill.serving.hosting import HostedModel
 from gridmill.serving.keyed_features import KeyedInputs, KeyedRequest, as_of_time, wish_of
 from gridmill.serving.predict import rows_not_finite
@@ -84,6 +84,7 @@ async def infer(host: HostedModel, request: Request) -> Answer:
         if one.name not in columns:
             known = ", ".join(columns)
             raise RequestError(f"the model has no output {one.name!r}", hint=f"Its outputs are: {known}.")
+        _check_parameters(one)
         binary = one.parameters.get("binary_data", all_binary) is True
         outputs.append(_output(host.model, one.name, columns[one.name], predicted, blobs if binary else None))
     body: dict[str, Any] = {
@@ -163,7 +164,21 @@ def _decoded(request: Request) -> tuple[_Inference, memoryview]:
     except msgspec.ValidationError as error:
         raise RequestError(f"not an inference request: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedError(f"the body is not valid JSON: {type(error).__name__}: {error}") from error
+        what = "body" if length == len(body) else "JSON part of the body"
+        raise not_json(what, bytes(body[:length]), error) from error
+
+
+_NOT_OFFERED = {
+    "shared_memory_region": "shared memory is not offered; the data is part of the request and the answer",
+    "classification": "the parameter `classification` is not offered; without it, the answer has all values",
+}
+
+
+def _check_parameters(tensor: _Tensor | _Output) -> None:
+    """Raise TensorError for a parameter without which the answer would be another one."""
+    for name, problem in _NOT_OFFERED.items():
+        if tensor.parameters.get(name):
+            raise TensorError(tensor.name, problem)
 
 
 def _arrays(tensors: Sequence[_Tensor], rest: memoryview) -> dict[str, Array]:
@@ -171,6 +186,7 @@ def _arrays(tensors: Sequence[_Tensor], rest: memoryview) -> dict[str, Array]:
     for one in tensors:
         if one.name in arrays:
             raise TensorError(one.name, "the request has this tensor twice")
+        _check_parameters(one)
         size = one.parameters.get("binary_data_size")
         if size is None:
             if one.data is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from gridmill.domain.amounts import show_bytes
 from gridmill.domain.frozen import dataclass
 from gridmill.serving.errors import MalformedError, MediaTypeError, TooLargeError
 
@@ -97,7 +98,8 @@ def decompressed(body: bytes, encoding: bytes, most: int) -> bytes:
     try:
         content = stream.decompress(body, most + 1)
     except zlib.error as error:
-        raise MalformedError(f"the body is not valid {name.decode()}: {error}") from error
+        reason = str(error).rpartition(": ")[2]  # zlib writes its number of the error before the reason
+        raise MalformedError(f"the body is not valid {name.decode()} data: {reason}") from error
     if len(content) > most:
         raise too_large(most)
     if not stream.eof:
@@ -111,8 +113,8 @@ def decompressed(body: bytes, encoding: bytes, most: int) -> bytes:
 def too_large(most: int) -> TooLargeError:
     """Return the error for a body of more than `most` bytes."""
     return TooLargeError(
-        f"the body has more than {most} bytes",
-        hint="Send fewer rows in each request, or use a prediction job.",
+        f"the body has more than {show_bytes(most)}",
+        hint="Send fewer rows in each request. `gridmill predict` predicts a file of any size.",
     )
 
 

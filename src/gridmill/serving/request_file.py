@@ -29,6 +29,8 @@ PIECE_BYTES = 8 * 2**20
 """A piece of a file has at most this number of rows, and ends with the line that reaches these bytes."""
 LINE_BYTES = 64 * 2**20
 """The largest length of a line."""
+_SEPARATORS = ";\t|"
+"""Characters that other programs write between the cells of a line."""
 
 RowCallback = Callable[[int, int, int], None]
 """A function that gets the number of rows so far, the bytes read so far, and all bytes (0: unknown)."""
@@ -416,6 +418,12 @@ def check_columns(label: str, names: Sequence[str], needed: Sequence[str], hint:
     missing = [name for name in needed if name not in names]
     if not missing:
         return
+    if len(names) == 1 and (found := [one for one in _SEPARATORS if one in names[0]]):
+        raise DataError(
+            f"{label}: the names of the columns are separated by {found[0]!r}, not by ','",
+            hint="Write the file with a comma between two cells, and a point in decimal numbers.",
+            place="data",
+        )
     noun = "the column" if len(missing) == 1 else "the columns"
     raise DataError(
         f"{label} lacks {noun} {', '.join(f'`{name}`' for name in missing)}",
@@ -431,7 +439,18 @@ def reading(label: str) -> Iterator[None]:
         yield
     except GridmillError:
         raise
-    except (OSError, pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{label} is not UTF-8: byte 0x{error.object[error.start]:02x}",
+            hint=f"Convert the file, for example: iconv -f latin1 -t utf-8 {label} > utf8.csv",
+            place="data",
+        ) from error
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {label!r}", place="data") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"{label} cannot be read: {reason}", place="data") from error
+    except (pa.ArrowException, csv.Error) as error:
         raise InputError(f"{label} cannot be read: {error}", place="data") from error
 
 

@@ -279,3 +279,30 @@ def test_the_example_of_the_openapi_document_is_a_valid_request(tmp_path, model)
         assert set(row()) == set(document["components"]["schemas"]["Row"]["required"])
 
     run(scenario, order_of(model), tmp_path)
+
+
+def test_a_body_that_is_not_json_is_explained_as_for_named_fields(tmp_path, model):
+    async def scenario(call, hosted):
+        tensor = b'{"name": "temp", "shape": [1], "datatype": "FP64", "data": [NaN]}'
+        reply = await call(INFER, b'{"inputs": [' + tensor + b"]}")
+        assert reply.status == 400
+        assert reply.json()["error"] == "the body is not valid JSON: invalid character (byte 72)"
+        assert "Send null" in reply.json()["hint"]
+        headers = {"Inference-Header-Content-Length": "5"}
+        reply = await call(INFER, b'{"inputs": []}', headers=headers)
+        assert reply.json()["error"] == "the JSON part of the body is not valid JSON: it is not complete"
+
+    run(scenario, order_of(model), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["shared_memory_region", "classification"])
+def test_a_parameter_that_would_change_the_answer_is_refused(tmp_path, model, name):
+    async def scenario(call, hosted):
+        wrong = {"parameters": {name: 1}}
+        reply = await call(INFER, {"inputs": tensors(), "outputs": [{"name": "prediction"} | wrong]})
+        assert (reply.status, reply.json()["error"].count("not offered")) == (400, 1), reply.body
+        reply = await call(INFER, {"inputs": tensors(temp=wrong)})
+        assert (reply.status, reply.json()["error"][:14]) == (400, "tensor 'temp':"), reply.body
+        assert "not offered" in reply.json()["error"]
+
+    run(scenario, order_of(model), tmp_path)

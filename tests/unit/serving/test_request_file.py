@@ -64,6 +64,7 @@ def test_a_csv_file_keeps_texts_that_look_like_numbers_and_missing_values(tmp_pa
         ("temp,rain,city\n1e999,0,x\n", "line 2, field 'temp': the number is too large for a double"),
         ("temp,rain,city\n1,maybe,x\n", "line 2, field 'rain': the value is a text, not true, false or null"),
         ("temp,rain,city\n1,0,x\n1,0\n", "line 3: the line has 2 cells, but the first line has 3 names"),
+        ("temp;rain;city\n1;0;x\n", "rows.csv: the names of the columns are separated by ';', not by ','"),
     ],
 )
 def test_a_wrong_csv_file_is_one_error_with_its_line_and_field(tmp_path, text, message):
@@ -87,10 +88,19 @@ def pq_reader(file: Path) -> pa.RecordBatchReader:
 def test_a_missing_file_and_another_format_are_refused(tmp_path):
     model = linear_model(tmp_path / "model")
     for name in ("no.csv", "no.jsonl", "no.parquet"):
-        with pytest.raises(InputError, match=f"{name} cannot be read"):
+        with pytest.raises(InputError, match=f"there is no file '.*{name}'"):
             open_request(tmp_path / name, name, model, ".csv").write_features(tmp_path / "to.parquet")
     with pytest.raises(InputError, match=r"is no \.csv, \.jsonl or \.parquet file"):
         open_request(tmp_path / "rows.xlsx", "rows.xlsx", model, ".csv")
+
+
+@pytest.mark.parametrize("content", [b"temp,rain,city\n1,0,K\xf6ln\n", b"temp,rain,K\xf6ln\n1,0,x\n"])
+def test_a_csv_file_that_is_not_utf_8_is_refused_with_a_command_that_converts_it(tmp_path, content):
+    file = tmp_path / "rows.csv"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"rows\.csv is not UTF-8: byte 0xf6") as refused:
+        open_file(file).write_features(tmp_path / "features.parquet")
+    assert f"iconv -f latin1 -t utf-8 {file} > utf8.csv" in refused.value.hint
 
 
 @pytest.mark.parametrize(("name", "text"), [("rows.csv", "id\n1\n"), ("rows.jsonl", '{"id": 1}\n')])

@@ -82,6 +82,24 @@ def test_a_file_becomes_a_version_with_golden_rows(tmp_path):
     assert predicted["prediction"].to_pylist() == [12.0, 26.0]
 
 
+def test_a_mean_over_the_rows_is_refused_without_samples(tmp_path):
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[0], keepdims=1),
+        helper.make_node("Sub", ["x", "mean"], ["y"]),
+    ]
+    content = graph(nodes, [("x", T.FLOAT, ["rows", 1])], [("y", T.FLOAT, ["rows", 1])])
+    with pytest.raises(InputError, match="predicts a row differently"):
+        imported(tmp_path, content)
+
+
+def test_a_file_that_accepts_few_values_is_imported_without_samples(tmp_path):
+    nodes = [helper.make_node("Gather", ["w", "x"], ["y"], axis=0)]
+    content = graph(
+        nodes, [("x", T.INT64, ["rows", 1])], [("y", T.FLOAT, ["rows", 1])], [("w", np.ones(1, np.float32))]
+    )
+    assert imported(tmp_path, content).details["features"] == ["x"]
+
+
 def test_a_service_verifies_and_serves_the_version(tmp_path):
     output = imported(
         tmp_path,
