@@ -224,6 +224,8 @@ def test_a_service_whose_pod_was_killed_starts_in_another_pod(grid: Simulation, 
     grid.world.kill_pod(running_execution(grid).pod_id)
     view = until(grid, cases, lambda view: is_running(view) and view.since != first.since)
     assert view.service.port == first.service.port
+    assert first.last_end == ""
+    assert view.last_end.startswith("started 2 times; the process before: "), view.last_end
 
 
 def test_a_control_node_that_was_killed_finds_the_service_running_and_sends_what_it_missed(

@@ -194,6 +194,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("since", moment(view.since)),
         ("changed", moment(service.changed)),
         ("ended", moment(service.ended)),
+        ("process", view.last_end),
         ("restarts", show_count(totals.restarts, "restart") if totals.restarts else ""),
         ("last failure", totals.last_failure),
         ("why", view.message),

@@ -314,7 +314,8 @@ class ServiceView:
     `rental` is the price and the limits of the rented machine on which it runs; empty if there is none.
     `promotion` is the last comparison of a new version with that of the followed alias.
     `ready` is the number of replicas that are ready, and `since` is the time since which the process of the
-    service runs (None: it does not run). The record `service` has the reports with each replica, and `totals`
+    service runs (None: it does not run). `last_end` is the number of its starts, and the reason why it ended
+    before; empty if it has started once. The record `service` has the reports with each replica, and `totals`
     has the numbers of the whole service."""
 
     service: Service
@@ -326,6 +327,7 @@ class ServiceView:
     rental: str = ""
     promotion: Promotion | None = None
     totals: ServiceTotals | None = None
+    last_end: str = ""
 
     @property
     def name(self) -> str:
@@ -552,7 +554,11 @@ def why_not_served(version: Artifact, current: Artifact | None) -> str:
 
 
 _LISTS = (("features", "the features"), ("labels", "the labels"))
-_VALUES = ("objective", "class_type", "sequence")
+_VALUES = {
+    "objective": "the kind of the prediction",
+    "class_type": "the type of the classes",
+    "sequence": "the number of rows of a sequence",
+}
 
 
 def signature_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
@@ -564,9 +570,9 @@ def signature_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -
         if name in before and name in after:
             differences += _changed_names(what, before[name] or (), after[name] or ())
     differences += _changed_types(before.get("feature_types") or {}, after.get("feature_types") or {})
-    for name in _VALUES:
+    for name, what in _VALUES.items():
         if name in before and name in after and before[name] != after[name]:
-            differences.append(f"`{name}` was {_shown(before[name])} and is {_shown(after[name])}")
+            differences.append(f"{what} was {_shown(before[name])} and is {_shown(after[name])}")
     return tuple(differences)
 
 

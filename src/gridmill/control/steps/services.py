@@ -26,7 +26,7 @@ from gridmill.domain.pod_protocol import (
     PodEvent,
     ServiceUpdate,
 )
-from gridmill.domain.run import Attempt, JobRun
+from gridmill.domain.run import Attempt, JobRun, attempt_id_of
 from gridmill.domain.service import (
     MOST_MESSAGE,
     ROUTE,
@@ -407,3 +407,13 @@ def add_event(transaction: Transaction, service: Service, state: ServiceState, m
             body=body,
         )
     )
+
+
+def earlier_end(ledger: Ledger, job_run: JobRun | None) -> str:
+    """Return how often the process of a service has started in its run, and why it ended before; empty if it
+    has started once."""
+    if job_run is None or job_run.attempts <= 1:
+        return ""
+    before = ledger.read(Attempt, attempt_id_of(job_run.id, job_run.attempts - 1))
+    reason = (before.message or str(before.cause or before.state)) if before is not None else "unknown"
+    return f"started {job_run.attempts} times; the process before: {reason}"

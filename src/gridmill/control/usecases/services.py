@@ -15,6 +15,7 @@ from gridmill.control.steps.service_totals import read_attempt, read_totals
 from gridmill.control.steps.services import (
     add_event,
     changed_version,
+    earlier_end,
     further_jobs,
     live_attempt,
     live_attempts,
@@ -572,6 +573,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             rental=self._rental_text(service, attempt),
             promotion=self._promotion(service),
             totals=read_totals(self._ledger, self._control.channels, service),
+            last_end=earlier_end(self._ledger, job_run) if attempt is not None else "",
         )
 
     def _promotion(self, service: Service) -> Promotion | None:
