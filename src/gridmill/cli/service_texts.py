@@ -262,7 +262,8 @@ def settings_facts(service: Service) -> Sequence[tuple[str, object]]:
         ("origins", ", ".join(settings.cors_origins or ())),
         (
             "logged",
-            f"{logged:.3%} of requests{' with features and predictions' if settings.log_bodies else ''}"
+            f"{100 * logged:.6g} % of requests"
+            f"{' with features and predictions' if settings.log_bodies else ''}"
             if logged
             else "",
         ),

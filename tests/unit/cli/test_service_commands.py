@@ -157,3 +157,22 @@ def test_the_drift_of_each_version_is_named() -> None:
     output = StringIO()
     Console(file=output, width=200).print(*parts)
     assert "w/m@2: unknown: 0 of at least 500 rows" in output.getvalue()
+
+
+@pytest.mark.parametrize(("fraction", "text"), [(1.0, "100 % of requests"), (0.0005, "0.05 % of requests")])
+def test_the_logged_part_of_the_requests_is_a_short_percentage(fraction: float, text: str) -> None:
+    service = replace(RAIN, settings=ServiceSettings(log_fraction=fraction))
+    output = StringIO()
+    Console(file=output, width=200).print(
+        *describe_service(ServiceView(service=service, state=ServiceState.RUNNING, ready=1, since=1.0))
+    )
+    assert text in output.getvalue()
+
+
+def test_the_end_of_an_earlier_process_is_shown() -> None:
+    view = ServiceView(
+        service=RAIN, state=ServiceState.RUNNING, last_end="started 2 times; the process before: x"
+    )
+    output = StringIO()
+    Console(file=output, width=200).print(*describe_service(view))
+    assert "started 2 times; the process before: x" in output.getvalue()
