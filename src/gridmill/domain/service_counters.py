@@ -141,7 +141,8 @@ def _answered(shadow: ShadowReport) -> int:
 
 def sum_of_shadows(shadows: Sequence[ShadowReport]) -> ShadowReport | None:
     """Return the comparison of all pods together; None if there is none. The means are those of all rows and
-    requests. All reports are about the same shadow."""
+    requests, and the percentiles are those of the pod with the largest. All reports are about the same
+    shadow."""
     if not shadows:
         return None
 
@@ -164,6 +165,10 @@ def sum_of_shadows(shadows: Sequence[ShadowReport]) -> ShadowReport | None:
         failed=sum(one.failed for one in shadows),
         dropped=sum(one.dropped for one in shadows),
         mean_seconds=mean(sum(one.mean_seconds * one.requests for one in shadows), requests),
+        p50_seconds=max(one.p50_seconds for one in shadows),
+        p99_seconds=max(one.p99_seconds for one in shadows),
+        served_p50_seconds=max(one.served_p50_seconds for one in shadows),
+        served_p99_seconds=max(one.served_p99_seconds for one in shadows),
         restarts=sum(one.restarts for one in shadows),
         problem="; ".join(dict.fromkeys(one.problem for one in shadows if one.problem)),
     )

@@ -21,7 +21,7 @@ from gridmill.domain.drift import (
     reported_counts,
 )
 from gridmill.domain.service import Service, ServiceShadow
-from gridmill.domain.service_counters import MOST_ENDED, PodCounters, with_reported
+from gridmill.domain.service_counters import MOST_ENDED, PodCounters, sum_of_shadows, with_reported
 from gridmill.domain.service_features import ViewReport
 from gridmill.domain.service_pods import FurtherPod
 from gridmill.domain.service_shadow import without_shadow
@@ -240,6 +240,17 @@ def test_the_comparison_of_a_shadow_is_that_of_one_pod_with_all_rows(pods):
     assert found.mean_seconds == pytest.approx(expected.mean_seconds)
     same = (found.requests, found.different, found.largest_difference)
     assert same == (expected.requests, expected.different, expected.largest_difference)
+
+
+def test_the_percentiles_of_a_shadow_are_those_of_the_pod_with_the_largest():
+    reports = [
+        compared([], p50_seconds=0.1, p99_seconds=0.5, served_p50_seconds=0.1, served_p99_seconds=0.2),
+        compared([], p50_seconds=0.2, p99_seconds=0.4, served_p50_seconds=0.05, served_p99_seconds=0.3),
+    ]
+    found = sum_of_shadows(reports)
+    assert found is not None
+    assert (found.p50_seconds, found.p99_seconds) == (0.2, 0.5)
+    assert (found.served_p50_seconds, found.served_p99_seconds) == (0.1, 0.3)
 
 
 def test_a_shadow_that_is_compared_anew_begins_at_zero_and_a_late_report_does_not_return_to_the_old_one():
