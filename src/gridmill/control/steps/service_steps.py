@@ -1,13 +1,15 @@
-"""This module makes the next step of each service whose replicas run at sites of one kind, in one commit."""
+"""This module makes the next step of each service whose replicas run at sites of one kind, in one commit, and
+the further jobs of the run of such a service."""
 
 from collections.abc import Callable
 from math import inf
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.domain.run import Run
+from gridmill.domain.frozen import replace
+from gridmill.domain.run import JobRun, Run
 from gridmill.domain.service import Service
 from gridmill.domain.site import SiteKind
-from gridmill.domain.states import RunState
+from gridmill.domain.states import JobState, RunState
 from gridmill.scheduler.snapshot import Snapshot
 
 
@@ -29,6 +31,31 @@ def step_services(
         ledger.stage(transaction)
         return 0.0
     return max(0.0, again_at - now)
+
+
+def further_job(first: JobRun, job: str, before: JobRun | None, now: float) -> JobRun:
+    """Return a job of the run of a service with the name `job`, which waits for its first attempt and is like
+    the job `first`, whose failures do not count for it. If the run had a job with this name `before`, the
+    numbers of its attempts continue."""
+    return replace(
+        first,
+        id=f"{first.run_id}/{job}",
+        job=replace(first.job, name=job),
+        state=JobState.WAITING,
+        attempts=before.attempts if before is not None else 0,
+        attempt_id=None,
+        failures=0,
+        losses=0,
+        memory_kills=0,
+        interruptions=0,
+        served_seconds=0.0,
+        waited_seconds=0.0,
+        not_before=0.0,
+        message="",
+        ready=now,
+        started=None,
+        ended=None,
+    )
 
 
 def _is_at(snapshot: Snapshot, service: Service, kind: SiteKind) -> bool:

@@ -7,7 +7,7 @@ control node that was killed continues with the next step.
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Endings
 from gridmill.control.steps.run_lifecycle import stop_run
-from gridmill.control.steps.service_steps import step_services
+from gridmill.control.steps.service_steps import further_job, step_services
 from gridmill.control.steps.services import add_event, job_run_of, live_attempt
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobKind
@@ -139,25 +139,9 @@ def _add(transaction: Transaction, service: Service, step: NextPodStep) -> None:
     if first is None:
         return
     before, now = job_run_of(transaction, service, step.job), transaction.now
-    has_failed = before is not None and before.state is JobState.FAILED
-    added = replace(
-        bound_to(first, step.node),
-        id=f"{service.run_id}/{step.job}",
-        job=replace(bound_to(first, step.node).job, name=step.job),
-        state=JobState.WAITING,
-        attempts=before.attempts if before is not None else 0,
-        attempt_id=None,
-        failures=0,
-        losses=0,
-        interruptions=0,
-        served_seconds=0.0,
-        waited_seconds=0.0,
-        not_before=now + AGAIN_SECONDS if has_failed else 0.0,
-        message="",
-        ready=now,
-        started=None,
-        ended=None,
-    )
+    added = bound_to(further_job(first, step.job, before, now), step.node)
+    if before is not None and before.state is JobState.FAILED:
+        added = replace(added, not_before=now + AGAIN_SECONDS)
     transaction.put(added, replace(service, further_pods=(*service.further_pods, FurtherPod(job=step.job))))
     add_event(transaction, service, ServiceState.UPDATING, f"a further pod starts on node {step.node}")
 

@@ -11,7 +11,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.state import Endings
 from gridmill.control.steps.pod_events import with_pod
 from gridmill.control.steps.run_lifecycle import stop_run
-from gridmill.control.steps.service_steps import step_services
+from gridmill.control.steps.service_steps import further_job, step_services
 from gridmill.control.steps.services import add_event, job_run_of, live_attempt, replica_address
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import replace
@@ -21,7 +21,7 @@ from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.service import JOB, ROUTE, SECOND_JOB, Service, ServiceState
 from gridmill.domain.service_succession import Successor
 from gridmill.domain.site import SiteKind
-from gridmill.domain.states import DeploymentState, JobState
+from gridmill.domain.states import DeploymentState
 from gridmill.ports.site import ServingSite, SitePort
 from gridmill.scheduler.service_succession import (
     MovingService,
@@ -136,29 +136,11 @@ def _begin(endings: Endings, transaction: Transaction, moving: MovingService, wh
     if attempt is None or job_run is None or lease is None:
         return
     job = SECOND_JOB if service.serving_job == JOB else JOB
-    before = job_run_of(transaction, service, job)
-    following = replace(
-        job_run,
-        id=f"{service.run_id}/{job}",
-        job=replace(job_run.job, name=job),
-        state=JobState.WAITING,
-        sizing=replace(job_run.sizing, expected_seconds=lease.terms.max_seconds),
-        attempts=before.attempts if before is not None else 0,
-        attempt_id=None,
-        failures=0,
-        losses=0,
-        interruptions=0,
-        served_seconds=0.0,
-        waited_seconds=0.0,
-        not_before=0.0,
-        message="",
-        ready=transaction.now,
-        started=None,
-        ended=None,
-    )
+    following = further_job(job_run, job, job_run_of(transaction, service, job), transaction.now)
+    sizing = replace(following.sizing, expected_seconds=lease.terms.max_seconds)
     successor = Successor(job=job, replaces=attempt.pod_id, began=transaction.now)
     after = replace(service.succession, successor=successor, problem="")
-    transaction.put(following, replace(service, succession=after))
+    transaction.put(replace(following, sizing=sizing), replace(service, succession=after))
     _end_pod(endings, transaction, attempt.pod_id)
     add_event(transaction, service, ServiceState.RUNNING, f"{why}; replicas start on another machine")
 
