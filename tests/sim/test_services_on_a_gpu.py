@@ -146,7 +146,9 @@ def test_an_update_that_needs_more_gpu_memory_is_refused_and_another_one_is_limi
         CapacityError, match=r"and 2 replicas of w/m@1 and one more for updates need 5\.9 GiB"
     ):
         cases.update_service("rain", replicas=2)
-    with pytest.raises(CapacityError, match="w/m@2 cannot be a canary: service 'rain' shares a GPU"):
+    with pytest.raises(
+        CapacityError, match=r"1 replica of w/m@1 with w/m@2 and one more for updates need 20 GiB"
+    ):
         cases.update_service("rain", canary="w/m@2")
     cases.update_service("rain", model="w/m@3")
     view = running(grid, cases, "rain")
@@ -172,7 +174,7 @@ def test_a_followed_version_that_needs_more_gpu_memory_and_a_shadow_as_canary_ar
     assert cases.service("rain").service.version == "w/m@1"
     cases.update_service("rain", shadow="w/m@3")
     running(grid, cases, "rain")
-    with pytest.raises(CapacityError, match="w/m@3 cannot be a canary"):
+    with pytest.raises(CapacityError, match="4 replicas of w/m@1 with w/m@3 and one more for updates need"):
         cases.promote_service("rain")
 
 
@@ -195,7 +197,7 @@ def test_a_model_without_own_code_needs_no_gpu_and_cannot_change_to_one_with_cod
     view = started(grid, cases, "hail", "w/m@4")
     assert order_of(grid, cases, "hail").gpu_indices == ()
     assert view.service.gpu_share is None
-    with pytest.raises(CapacityError, match="w/m@4, which computes on CPUs"):
+    with pytest.raises(CapacityError, match="computes on CPUs, and w/m@1 predicts with its own code"):
         cases.update_service("hail", model="w/m@1")
 
 
@@ -235,3 +237,107 @@ def test_without_shares_a_service_has_the_gpus_of_its_resource() -> None:
     grid.world.gpu_needs = {"w/m@1": GIB}
     assert started(grid, cases, "rain", "w/m@1").service.gpu_claim is None
     assert order_of(grid, cases, "rain").gpu_indices == (0,)
+
+
+def stopped(grid: Simulation, cases: Cases, name: str) -> None:
+    cases.stop_service(name)
+    assert grid.run_until(lambda: cases.service(name).state is ServiceState.STOPPED, at_most_steps=2000)
+
+
+def test_a_rollback_to_a_version_that_needs_more_gpu_memory_is_refused(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    grid.world.gpu_needs = {"w/m@1": 1600 * MIB, "w/m@2": 4 * GIB}
+    started(grid, cases, "rain", "w/m@2")
+    cases.update_service("rain", model="w/m@1")
+    assert running(grid, cases, "rain").service.gpu_claim == GpuClaim(shares=4, gpu_shares=24, gpu=0)
+    with pytest.raises(
+        CapacityError, match="has 4 GiB of GPU memory, and 1 replica of w/m@2 and one more"
+    ) as why:
+        cases.rollback_service("rain")
+    assert "gridmill stop service rain; gridmill start service rain --model w/m@2" in why.value.hint
+    stopped(grid, cases, "rain")
+    started(grid, cases, "rain", "w/m@2")
+
+
+def test_an_update_that_fails_can_always_be_rolled_back(both: tuple[Simulation, Cases]) -> None:
+    grid, cases = both
+    grid.world.gpu_needs = {"w/m@1": 1600 * MIB}
+    started(grid, cases, "rain", "w/m@1", replicas=2)
+    grid.world.broken.add("w/m@3")
+    cases.update_service("rain", model="w/m@3")
+    assert grid.run_until(lambda: cases.service("rain").state is ServiceState.FAILING, at_most_steps=2000)
+    cases.rollback_service("rain")
+    assert running(grid, cases, "rain").service.version == "w/m@1"
+
+
+def test_a_larger_batch_needs_at_least_what_a_smaller_one_needs(both: tuple[Simulation, Cases]) -> None:
+    grid, cases = both
+    grid.world.gpu_needs = {"w/m@1": 12 * GIB}
+    claim = started(grid, cases, "rain", "w/m@1").service.gpu_claim
+    assert claim == GpuClaim(shares=24, gpu_shares=24, gpu=0)
+    # its replica and one more need 30 GiB
+    with pytest.raises(CapacityError, match="one more for updates need at least 30 GiB") as why:
+        cases.update_service("rain", settings=ServiceSettings(max_batch=512))
+    assert why.value.place == "max_batch"
+    assert "--max-batch 512" in why.value.hint
+    with pytest.raises(CapacityError, match="one more for updates need 30 GiB"):
+        cases.update_service("rain", settings=ServiceSettings(timeout_seconds=5.0))
+    with pytest.raises(CapacityError, match="one more for updates need 30 GiB"):
+        cases.add_service_key("rain", "first")
+    stopped(grid, cases, "rain")
+    grid.world.gpu_needs = {"w/m@2": 10 * GIB}
+    started(grid, cases, "hail", "w/m@2", replicas=1)
+    with pytest.raises(
+        CapacityError, match=r"'rain' does not fit .* 1 replica of w/m@1 and one more .* at least"
+    ):
+        cases.start_service("rain", settings=replace(TRUSTED, max_batch=512))
+
+
+def test_a_batch_that_was_not_measured_is_limited_to_the_part_of_the_service_and_then_measured(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    grid.world.gpu_needs = {"w/m@1": 1600 * MIB}
+    started(grid, cases, "rain", "w/m@1")
+    cases.update_service("rain", settings=ServiceSettings(max_batch=512))
+    view = running(grid, cases, "rain")
+    assert grid.world.orders[view.service.reported_by].gpu_memory_bytes == 2 * GIB
+    assert view.service.gpu_measured["w/m@1"].max_batch == 512
+
+
+def test_a_version_with_code_gets_into_a_service_without_gpu_in_no_way(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    started(grid, cases, "rain", "w/m@1")
+    stopped(grid, cases, "rain")
+    started(grid, cases, "rain", "w/m@4", replicas=4)
+    for change in (
+        lambda: cases.rollback_service("rain"),
+        lambda: cases.update_service("rain", canary="w/m@1"),
+        lambda: cases.update_service("rain", model="w/m@2"),
+    ):
+        with pytest.raises(CapacityError, match="service 'rain' has no part of a GPU"):
+            change()
+    cases.update_service("rain", shadow="w/m@1")
+    running(grid, cases, "rain")
+    with pytest.raises(CapacityError, match="service 'rain' has no part of a GPU"):
+        cases.promote_service("rain")
+
+
+def test_a_canary_that_fits_into_the_part_of_its_service_runs_and_can_be_promoted(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    grid.world.gpu_needs = {"w/m@1": 4 * GIB, "w/m@2": 1600 * MIB}
+    started(grid, cases, "hail", "w/m@2")
+    started(grid, cases, "rain", "w/m@1")
+    cases.update_service("rain", model="w/m@4")  # computes on CPUs, and the service keeps its part
+    running(grid, cases, "rain")
+    cases.update_service("rain", canary="w/m@2")
+    view = running(grid, cases, "rain")
+    assert grid.world.orders[view.service.reported_by].gpu_memory_bytes == 2000 * MIB
+    cases.promote_service("rain")
+    assert running(grid, cases, "rain").service.version == "w/m@2"

@@ -42,6 +42,41 @@ class GpuClaim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNeed:
+    """What a service needs of a GPU: each of `replicas` replicas loads the `versions` that predict with their
+    own code, with batches of `max_batch` rows, and each of these versions may use the same GPU memory.
+    `measured` is the largest measurement of the versions; None if one of them was not measured with a batch
+    of this size. Then `at_least` is the largest of the measurements with smaller batches, if there is
+    one."""
+
+    versions: tuple[str, ...]
+    replicas: int
+    max_batch: int
+    measured: GpuMeasurement | None = None
+    at_least: GpuMeasurement | None = None
+
+    @property
+    def known(self) -> GpuMeasurement | None:
+        """The measurement below which the need is not; None if nothing was measured."""
+        return self.measured or self.at_least
+
+    def limit(self, claim: GpuClaim, gpu_bytes: int) -> int:
+        """Return the GPU memory in bytes that all versions of one replica may use together: by the
+        measurement, but together at most the memory of the shares. Without a measurement, it is an equal part
+        of the shares, with one more replica for an update."""
+        if not self.versions:
+            return 0
+        whole = claim.memory_bytes(gpu_bytes)
+        if self.measured is None:
+            return whole // (self.replicas + 1)
+        return min(len(self.versions) * self.measured.limit_bytes, whole // self.replicas)
+
+    def version_limit(self, claim: GpuClaim, gpu_bytes: int) -> int:
+        """Return the GPU memory in bytes that each version of one replica may use."""
+        return self.limit(claim, gpu_bytes) // max(1, len(self.versions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeldShares:
     """The shares of another service, which runs in the pod `pod_id` and on the GPU `gpu`. They are None if
     the service has not started. `on_resource` is true for a service on the same resource."""
@@ -118,33 +153,33 @@ def _shares(memory_bytes: int, gpu_bytes: int, gpu_shares: int) -> int:
     return max(1, -(-memory_bytes * gpu_shares // gpu_bytes))
 
 
-def claim_for(
-    service: str, version: str, measured: GpuMeasurement | None, replicas: int, room: GpuRoom
-) -> GpuClaim:
-    """Return the shares with which a service starts; without a name, those of a measurement.
+def claim_for(service: str, need: GpuNeed, room: GpuRoom) -> GpuClaim:
+    """Return the shares with which a service starts that loads one version; without a name, those of a
+    measurement.
 
     A version that was not measured gets all free shares, and keeps those that it needs after it was measured.
     A service that needs more than a worker has for one more replica, but not for its replicas, gets the whole
     worker. Raises CapacityError if its shares are not free.
     """
-    if measured is None:
-        if room.free < 1:
-            what = f"service {service!r}" if service else "a measurement"
-            raise CapacityError(
-                f"{what} cannot start on resource {room.resource!r}: {version} was not measured on a GPU, "
-                f"and no share of a GPU is free. {_held(room, None)}",
-                hint="A service keeps only what it needs as soon as its GPU memory was measured. Try again "
-                f"then, or stop another service. {_RAISE}",
-                place="resource",
-            )
-        return GpuClaim(shares=room.free, gpu_shares=room.gpu_shares)
-    shares = shares_needed(measured, replicas, room.gpu_shares)
-    if shares > room.worker_shares:
-        own = _shares(replicas * measured.limit_bytes, measured.gpu_bytes, room.gpu_shares)
-        shares = room.worker_shares if own <= room.worker_shares else shares
-    if shares > room.free:
-        raise _no_room(service, version, measured, replicas, room)
-    return GpuClaim(shares=shares, gpu_shares=room.gpu_shares)
+    known, version = need.known, need.versions[0]
+    if known is not None:
+        shares = shares_needed(known, need.replicas, room.gpu_shares)
+        if shares > room.worker_shares:
+            own = _shares(need.replicas * known.limit_bytes, known.gpu_bytes, room.gpu_shares)
+            shares = room.worker_shares if own <= room.worker_shares else shares
+        if shares > room.free:
+            raise _no_room(service, need, known, room)
+        return GpuClaim(shares=shares if need.measured else room.free, gpu_shares=room.gpu_shares)
+    if room.free < 1:
+        what = f"service {service!r}" if service else "a measurement"
+        raise CapacityError(
+            f"{what} cannot start on resource {room.resource!r}: {version} was not measured on a GPU, "
+            f"and no share of a GPU is free. {_held(room, None)}",
+            hint="A service keeps only what it needs as soon as its GPU memory was measured. Try again "
+            f"then, or stop another service. {_RAISE}",
+            place="resource",
+        )
+    return GpuClaim(shares=room.free, gpu_shares=room.gpu_shares)
 
 
 def claim_after(claim: GpuClaim, measured: GpuMeasurement, replicas: int) -> GpuClaim:
@@ -154,55 +189,92 @@ def claim_after(claim: GpuClaim, measured: GpuMeasurement, replicas: int) -> Gpu
     return GpuClaim(shares=needed, gpu_shares=claim.gpu_shares, gpu=claim.gpu)
 
 
-def replica_limit(claim: GpuClaim, measured: GpuMeasurement | None, gpu_bytes: int, replicas: int) -> int:
-    """Return the GPU memory in bytes that one replica of a service may use: by the measurement of its
-    version, but together at most the memory of the shares. Without a measurement, it is an equal part of the
-    shares, with one more replica for an update."""
-    whole = claim.memory_bytes(gpu_bytes)
-    if measured is not None:
-        return min(measured.limit_bytes, whole // replicas)
-    return whole // (replicas + 1)
-
-
-def check_update(
-    service: str, claim: GpuClaim, measured: GpuMeasurement, version: str, replicas: int
-) -> None:
-    """Raise CapacityError if a running service has too little GPU memory to change to this version and this
-    number of replicas, of which one more runs during the change."""
-    if shares_needed(measured, replicas, claim.gpu_shares) <= claim.shares:
+def check_change(service: str, claim: GpuClaim, before: GpuNeed, after: GpuNeed) -> None:
+    """Raise CapacityError if a running service has too little GPU memory for a change of what it needs. One
+    replica more than wanted runs during the change, and old replicas run beside new ones."""
+    gpu_bytes = min((one.known.gpu_bytes for one in (before, after) if one.known), default=0)
+    if not gpu_bytes or not after.versions:
         return
-    has = show_bytes(claim.memory_bytes(measured.gpu_bytes))
-    raise CapacityError(
-        f"service {service!r} has {has} of GPU memory, and {_need_text(version, measured, replicas)}",
-        hint=f"Start it again: gridmill stop service {service}; gridmill start service {service} --model "
-        f"{version} --replicas {replicas}",
-        place="replicas",
+    has, known = claim.memory_bytes(gpu_bytes), after.known
+    if known is not None and (after.replicas + 1) * len(after.versions) * known.limit_bytes > has:
+        raise _no_room_to_change(service, has, _need_text(after, known), before, after)
+    together, text = _beside(claim, gpu_bytes, before, after, min(before.replicas, after.replicas))
+    if together > has:
+        raise _no_room_to_change(service, has, text, before, after)
+
+
+def check_return(service: str, claim: GpuClaim, before: GpuNeed, after: GpuNeed) -> None:
+    """Raise CapacityError if a service has too little GPU memory to return from a change that is not in
+    effect. With the same number of replicas it always has enough, because the change was admitted."""
+    gpu_bytes = min((one.known.gpu_bytes for one in (before, after) if one.known), default=0)
+    if before.replicas == after.replicas or not gpu_bytes or not after.versions:
+        return
+    has = claim.memory_bytes(gpu_bytes)
+    for staying in (1, min(before.replicas, after.replicas)):
+        together, text = _beside(claim, gpu_bytes, before, after, staying)
+        if together > has:
+            raise _no_room_to_change(service, has, text, before, after)
+
+
+def _beside(
+    claim: GpuClaim, gpu_bytes: int, before: GpuNeed, after: GpuNeed, staying: int
+) -> tuple[int, str]:
+    """Return the GPU memory in bytes of this number of old replicas beside new ones, and this need as a
+    text."""
+    coming = after.replicas + 1 - staying
+    old, new = before.limit(claim, gpu_bytes), after.limit(claim, gpu_bytes)
+    text = (
+        f"{show_count(staying, 'replica')} of {_named(before)} ({show_bytes(old)} each) beside "
+        f"{show_count(coming, 'replica')} of {_named(after)} ({show_bytes(new)} each) need "
+        f"{show_bytes(staying * old + coming * new)} during the change"
     )
+    return staying * old + coming * new, text
+
+
+def _no_room_to_change(service: str, has: int, need: str, before: GpuNeed, after: GpuNeed) -> CapacityError:
+    version, is_canary = after.versions[-1], len(after.versions) > 1
+    batch = f" --max-batch {after.max_batch}" if after.max_batch != before.max_batch else ""
+    again = (
+        f"Start it again: gridmill stop service {service}; gridmill start service {service} --model "
+        f"{version} --replicas {after.replicas}{batch}"
+    )
+    alone = f"Try the version as a service of its own: gridmill start service NAME --model {version}"
+    is_batch = batch and (before.versions, before.replicas) == (after.versions, after.replicas)
+    return CapacityError(
+        f"service {service!r} has {show_bytes(has)} of GPU memory, and {need}",
+        hint=alone if is_canary else again,
+        place="canary" if is_canary else "max_batch" if is_batch else "replicas",
+    )
+
+
+def _named(need: GpuNeed) -> str:
+    return " with ".join(need.versions) or "a version without own code"
 
 
 _RAISE = "If a GPU has room in theory, more --gpu-shares of `gridmill up` make its shares smaller."
 
 
-def _no_room(
-    service: str, version: str, measured: GpuMeasurement, replicas: int, room: GpuRoom
-) -> CapacityError:
-    free = show_bytes(measured.gpu_bytes * room.free // room.gpu_shares)
-    whole = show_bytes(measured.gpu_bytes)
+def _no_room(service: str, need: GpuNeed, known: GpuMeasurement, room: GpuRoom) -> CapacityError:
+    free = show_bytes(known.gpu_bytes * room.free // room.gpu_shares)
     return CapacityError(
         f"service {service!r} does not fit on a GPU of resource {room.resource!r}: "
-        f"{_need_text(version, measured, replicas)}, and {free} of {whole} are free. "
-        f"{_held(room, measured.gpu_bytes)}",
+        f"{_need_text(need, known)}, and {free} of {show_bytes(known.gpu_bytes)} are free. "
+        f"{_held(room, known.gpu_bytes)}",
         hint=f"Start fewer replicas or a smaller --max-batch, stop another service, or use another resource. "
-        f"GPU memory is given in steps of {show_bytes(measured.gpu_bytes / room.gpu_shares)}. {_RAISE}",
+        f"GPU memory is given in steps of {show_bytes(known.gpu_bytes / room.gpu_shares)}. {_RAISE}",
         place="resource",
     )
 
 
-def _need_text(version: str, measured: GpuMeasurement, replicas: int) -> str:
-    whole = show_bytes((replicas + 1) * measured.limit_bytes)
+def _need_text(need: GpuNeed, known: GpuMeasurement) -> str:
+    several = len(need.versions)
+    whole = show_bytes((need.replicas + 1) * several * known.limit_bytes)
+    each = f"{show_bytes(several * known.limit_bytes)} each"
+    each += f", {show_bytes(known.limit_bytes)} for each version" if several > 1 else ""
+    least = "at least " if need.at_least is known else ""
     return (
-        f"{show_count(replicas, 'replica')} of {version} and one more for updates need {whole} "
-        f"({show_bytes(measured.limit_bytes)} each; {show_bytes(measured.replica_bytes)} measured)"
+        f"{show_count(need.replicas, 'replica')} of {_named(need)} and one more for updates need "
+        f"{least}{whole} ({each}; {show_bytes(known.replica_bytes)} measured)"
     )
 
 
@@ -230,9 +302,18 @@ class SharingService:
 def measurement_for(
     measured: Iterable[Mapping[str, GpuMeasurement]], version: str, max_batch: int
 ) -> GpuMeasurement | None:
-    """Return the largest measurement of a version among those of several services, if there is one. A
-    measurement with a smaller batch is left out, because a larger batch needs more memory."""
+    """Return the measurement of a version with a batch of this size or, if there is none, with the next
+    larger batch, because a larger batch needs no less memory. Among several services, it is the largest
+    one."""
     known = [one[version] for one in measured if version in one and one[version].max_batch >= max_batch]
+    return max(known, key=lambda one: (-one.max_batch, one.replica_bytes), default=None)
+
+
+def least_for(
+    measured: Iterable[Mapping[str, GpuMeasurement]], version: str, max_batch: int
+) -> GpuMeasurement | None:
+    """Return the largest measurement of a version with smaller batches, if there is one."""
+    known = [one[version] for one in measured if version in one and one[version].max_batch < max_batch]
     return max(known, key=lambda one: one.replica_bytes, default=None)
 
 

@@ -34,6 +34,18 @@ def terms_to_restore(service: Service) -> ServiceTerms | None:
     return terms if served_generation(service) <= terms.generation else None
 
 
+def is_return(before: Service, after: Service) -> bool:
+    """Return whether a change returns a service to its terms before an update that is not in effect."""
+    terms = terms_to_restore(before)
+    if terms is None or after.canary:
+        return False
+    return (after.version, after.replicas, after.settings.max_batch) == (
+        terms.version,
+        terms.replicas,
+        terms.settings.max_batch,
+    )
+
+
 def with_terms(service: Service, terms: ServiceTerms) -> Service:
     """Return the service with its earlier settings and its earlier size. The version stays as it is. A
     service that requires API keys now still requires them, because its keys may be newer than the terms."""

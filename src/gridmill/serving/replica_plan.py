@@ -64,7 +64,8 @@ def same_replica(one: ServiceOrder, other: ServiceOrder) -> bool:
 
 def _of_replica(order: ServiceOrder) -> ServiceOrder:
     """Return the order without what can change while a replica runs. Replicas read the API keys again when
-    their file changes, but cannot turn them on or off."""
+    their file changes, but cannot turn them on or off. Another limit of the GPU memory is for replicas that
+    start: those that run are within the limit by their own measurement."""
     return replace(
         order,
         generation=0,
@@ -74,6 +75,7 @@ def _of_replica(order: ServiceOrder) -> ServiceOrder:
         further_upstreams=(),
         most_open=0,
         counts_drift=False,
+        gpu_memory_bytes=None,
         api_keys=None if order.api_keys is None else (),
     )
 
@@ -153,6 +155,10 @@ def _starts(
     if any(one.state == ReplicaState.READY for one in running):
         starting = sum(one.state == ReplicaState.STARTING for one in running)
         missing = min(missing, 1 - starting)
+    if order.gpu_memory_bytes is not None:
+        # its part of the GPU has room for one more replica, and a replica that drains still has its memory
+        most = order.replicas if order.scaling is None else max(order.replicas, order.scaling.most)
+        missing = min(missing, most + 1 - len(taken))
     free = (number for number in range(len(taken) + max(0, missing)) if number not in taken)
     return tuple(Start(number=number) for number, _ in zip(free, range(max(0, missing)), strict=False))
 

@@ -58,6 +58,15 @@ def test_an_update_starts_a_new_replica_before_it_drains_an_old_one():
     assert decide(NEXT, running(0), running(2, READY, NEXT), running(3, READY, NEXT)) == (Drain(number=0),)
 
 
+def test_on_a_shared_gpu_at_most_one_replica_more_than_wanted_has_memory():
+    old, new = replace(ORDER, gpu_memory_bytes=5), replace(NEXT, gpu_memory_bytes=5)
+    drained = running(0, order=old), running(1, DRAINING, old), running(2, READY, new)
+    assert decide(new, *drained) == ()
+    assert decide(new, drained[0], drained[2]) == (Start(number=1),)
+    # another limit is for replicas that start
+    assert decide(replace(old, gpu_memory_bytes=7), running(0, order=old), running(1, order=old)) == ()
+
+
 def test_the_last_working_order_is_served_until_the_views_of_the_next_order_are_complete():
     assert decide_order(NEXT, ORDER, lambda order: order is ORDER) is ORDER
     assert decide_order(NEXT, ORDER, lambda order: True) is NEXT
@@ -133,9 +142,9 @@ def test_ready_replicas_are_never_fewer_than_ordered_because_of_a_drain(states, 
     assert not set(started) & {one.number for one in replicas}
 
 
-@given(REPLICAS, st.integers(0, 3))
-def test_the_replicas_reach_the_order(states, wanted):
-    order = replace(NEXT, replicas=wanted)
+@given(REPLICAS, st.integers(0, 3), st.sampled_from([None, 5]))
+def test_the_replicas_reach_the_order(states, wanted, gpu_memory_bytes):
+    order = replace(NEXT, replicas=wanted, gpu_memory_bytes=gpu_memory_bytes)
     replicas = {
         number: running(number, state, each, memory_bytes=memory)
         for number, (state, each, memory) in enumerate(states)

@@ -1,6 +1,8 @@
 """This module gives services their part of a GPU, records the GPU memory that their versions need, and takes
 back what they do not need."""
 
+from collections.abc import Sequence
+
 from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Transaction
 from gridmill.control.steps.references import fetch_artifact
@@ -11,19 +13,22 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.gpu_sharing import (
     GpuClaim,
     GpuMeasurement,
+    GpuNeed,
     GpuRoom,
     HeldShares,
-    check_update,
+    check_change,
+    check_return,
     claim_after,
     claim_for,
     gpu_room,
+    least_for,
     measurement_for,
-    replica_limit,
 )
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.service import Service, has_own_code, is_on
+from gridmill.domain.service_rollback import is_return
 from gridmill.domain.serving import ServiceOrder, ServiceReport
 from gridmill.domain.site import LOCAL
 from gridmill.errors import CapacityError
@@ -43,12 +48,12 @@ def with_gpu_claim(catalog: Catalog, service: Service, resource: Resource) -> Se
     service = replace(service, gpu_measured=before.gpu_measured if before is not None else {})
     if gpu_shares is None:
         return service
-    if not _has_code(catalog, service):
+    if not _code_versions(catalog, service):
         return replace(service, gpu_claim=GpuClaim(shares=0, gpu_shares=gpu_shares))
     room = _room(snapshot, service.name, resource, gpu_shares)
-    measured = _measurement(snapshot, service, service.version)
-    claim = claim_for(service.name, service.version, measured, service.replicas, room)
-    return replace(service, gpu_claim=claim, gpu_measured=_known(service, measured))
+    need = _need(snapshot, service, (service.version,))
+    claim = claim_for(service.name, need, room)
+    return replace(service, gpu_claim=claim, gpu_measured=_known(service, need.measured))
 
 
 def shares_to_calibrate(catalog: Catalog, version: Artifact, resource: Resource) -> int | None:
@@ -61,47 +66,64 @@ def shares_to_calibrate(catalog: Catalog, version: Artifact, resource: Resource)
     if not has_own_code(version):
         return 0
     room = _room(catalog.ledger.snapshot, "", resource, gpu_shares)
-    return claim_for("", version.id, None, 1, room).shares
+    need = GpuNeed(versions=(version.id,), replicas=1, max_batch=_MAX_BATCH)
+    return claim_for("", need, room).shares
 
 
 def check_gpu_memory(catalog: Catalog, before: Service, after: Service) -> None:
-    """Raise CapacityError if a running service has too little GPU memory for another version or number of
-    replicas, or for a canary. A version that was not measured is measured by its first replica, which cannot
-    exceed the part of the service."""
-    claim, is_other = before.gpu_claim, before.version != after.version
-    if claim is not None and claim.shares and after.canary not in ("", before.canary):
-        raise CapacityError(
-            f"{after.canary} cannot be a canary: service {after.name!r} shares a GPU, and its part has no "
-            "GPU memory for a second version",
-            hint="Try the version as a service of its own: gridmill start service NAME --model "
-            f"{after.canary}",
-            place="canary",
-        )
-    if claim is None or not (is_other or before.replicas != after.replicas):
+    """Raise CapacityError if a running service has too little GPU memory for a change that replaces or adds
+    replicas: an update, a promotion, a rollback, or another version of its alias. A version that was not
+    measured is measured by its first replica, which cannot exceed the part of the service."""
+    claim = before.gpu_claim
+    if claim is None or not _needs_replicas(before, after):
         return
-    measured = _measurement(catalog.ledger.snapshot, after, after.version)
-    if claim.shares and measured is not None:
-        check_update(after.name, claim, measured, after.version, after.replicas)
-    if not claim.shares and is_other and _has_code(catalog, after):
-        raise CapacityError(
-            f"service {after.name!r} has no part of a GPU, because it started with {before.version}, which "
-            f"computes on CPUs, and {after.version} predicts with its own code",
-            hint=f"Start it again: gridmill stop service {after.name}; gridmill start service {after.name} "
-            f"--model {after.version} --trust",
-            place="model",
-        )
+    present, wanted = _code_versions(catalog, before), _code_versions(catalog, after)
+    if not claim.shares:
+        _check_computes_on_cpus(before, [one for one in wanted if one not in present])
+        return
+    snapshot = catalog.ledger.snapshot
+    need = _need(snapshot, after, wanted)
+    if is_return(before, after):
+        check_return(after.name, claim, _need(snapshot, before, present), need)
+        return
+    check_change(after.name, claim, _need(snapshot, before, present), need)
+    terms = before.terms_before if not before.is_in_effect else None
+    if terms is not None:
+        # replicas from before an update that is not in effect may run, too
+        earlier = replace(before, version=terms.version, settings=terms.settings, replicas=terms.replicas)
+        earlier = replace(earlier, canary="")
+        check_change(after.name, claim, _need(snapshot, earlier, _code_versions(catalog, earlier)), need)
 
 
-def with_gpu_limit(snapshot: Snapshot, service: Service, order: ServiceOrder) -> ServiceOrder:
-    """Return the order with the GPU memory of one replica. It is not set while no GPU memory was measured:
-    the replicas then divide the share with which their attempt started."""
+def _needs_replicas(before: Service, after: Service) -> bool:
+    """Return whether a change replaces or adds replicas. Other API keys need no new replicas."""
+    if after.generation == before.generation:
+        return False
+    same = replace(after, generation=before.generation, changed=before.changed, keys=before.keys)
+    return same != before
+
+
+def _check_computes_on_cpus(service: Service, versions: Sequence[str]) -> None:
+    if not versions:
+        return
+    raise CapacityError(
+        f"service {service.name!r} has no part of a GPU, because it started with a version that computes on "
+        f"CPUs, and {versions[0]} predicts with its own code",
+        hint=f"Start it again: gridmill stop service {service.name}; gridmill start service {service.name} "
+        f"--model {versions[0]} --trust",
+        place="model",
+    )
+
+
+def with_gpu_limit(catalog: Catalog, service: Service, order: ServiceOrder) -> ServiceOrder:
+    """Return the order with the GPU memory that each version may use in one replica. It is not set while no
+    GPU memory was measured: the replicas then divide the share with which their attempt started."""
     claim, known = service.gpu_claim, tuple(service.gpu_measured.values())
     if claim is None or not claim.shares or not known:
         return order
-    # a canary needs its own part
-    measured = _measurement(snapshot, service, service.version) if not service.canary else None
-    limit = replica_limit(claim, measured, known[0].gpu_bytes, service.replicas)
-    return replace(order, gpu_memory_bytes=limit // len(order.versions))
+    need = _need(catalog.ledger.snapshot, service, _code_versions(catalog, service))
+    gpu_bytes = (need.measured or known[0]).gpu_bytes
+    return replace(order, gpu_memory_bytes=need.version_limit(claim, gpu_bytes))
 
 
 def note_gpu_memory(
@@ -197,11 +219,25 @@ def _running(snapshot: Snapshot) -> list[Service]:
     return [one for one in snapshot.services.values() if one.is_meant_to_run and one.site == LOCAL]
 
 
-def _measurement(snapshot: Snapshot, service: Service, version: str) -> GpuMeasurement | None:
-    """Return the measurement of a version: that of the service itself, or that of another service."""
-    others = (one.gpu_measured for one in snapshot.services.values() if one.name != service.name)
-    own = measurement_for([service.gpu_measured], version, _max_batch(service))
-    return own or measurement_for(others, version, _max_batch(service))
+def _need(snapshot: Snapshot, service: Service, versions: Sequence[str]) -> GpuNeed:
+    """Return what a service needs of a GPU for these versions, which predict with their own code. The
+    measurements of the service itself count before those of other services."""
+    batch = _max_batch(service)
+    own = [service.gpu_measured]
+    others = [one.gpu_measured for one in snapshot.services.values() if one.name != service.name]
+    exact = [measurement_for(own, one, batch) or measurement_for(others, one, batch) for one in versions]
+    least = [least_for([*own, *others], one, batch) for one in versions]
+    return GpuNeed(
+        versions=tuple(versions),
+        replicas=service.replicas,
+        max_batch=batch,
+        measured=_largest(exact) if all(exact) else None,
+        at_least=None if all(exact) else _largest([*exact, *least]),
+    )
+
+
+def _largest(measured: Sequence[GpuMeasurement | None]) -> GpuMeasurement | None:
+    return max((one for one in measured if one), key=lambda one: one.replica_bytes, default=None)
 
 
 def _max_batch(service: Service) -> int:
@@ -214,7 +250,12 @@ def _known(service: Service, measured: GpuMeasurement | None) -> dict[str, GpuMe
     return kept if measured is None else {**kept, service.version: measured}
 
 
-def _has_code(catalog: Catalog, service: Service) -> bool:
-    """Return whether the version of a service, or a version that predicts features of it, has own code."""
-    stages = chain_stages(catalog, service.features.get(service.version))
-    return any(map(has_own_code, (fetch_artifact(catalog, service.version), *stages)))
+def _code_versions(catalog: Catalog, service: Service) -> tuple[str, ...]:
+    """Return the version of a service and its canary, as far as they, or versions that predict features of
+    them, predict with their own code."""
+    return tuple(one for one in (service.version, service.canary) if one and _has_code(catalog, service, one))
+
+
+def _has_code(catalog: Catalog, service: Service, version: str) -> bool:
+    stages = chain_stages(catalog, service.features.get(version))
+    return any(map(has_own_code, (fetch_artifact(catalog, version), *stages)))

@@ -84,7 +84,7 @@ def _at_node(
     """Return the order for the node of an attempt, with the GPU memory of its replicas. The router connects
     to a node of a Ray site directly, so the replicas listen at the address by which this machine reaches the
     node. The files of the request log of other attempts, which may still run, have other names."""
-    order = with_gpu_limit(catalog.ledger.snapshot, service, order)
+    order = with_gpu_limit(catalog, service, order)
     if service.route is None:
         return order
     if order.request_log is not None:

@@ -2,7 +2,6 @@
 
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.service_chains import chain_stages
-from gridmill.control.steps.service_gpus import check_gpu_memory
 from gridmill.control.steps.services import changed_version
 from gridmill.control.usecases.service_checks import not_in_effect
 from gridmill.control.usecases.service_keys import ServiceKeyUseCases
@@ -26,7 +25,6 @@ class ServiceCanaryUseCases(ServiceKeyUseCases):
                 after = promoted(service, transaction.now)
             else:
                 after = self._with_shadow_as_canary(service, service.shadow, transaction.now)
-                check_gpu_memory(self._control.catalog, service, after)
                 make_room(self._ledger.snapshot, transaction, service, after)
             if not service.is_in_effect:
                 raise not_in_effect(service)

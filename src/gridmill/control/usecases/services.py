@@ -313,7 +313,6 @@ class ServiceUseCases(ServiceSizeUseCases):
             check_trusted(fetch_artifact(self._control.catalog, version), after.settings)
         check_stages_trusted(self._control.catalog, after)
         make_room(self._ledger.snapshot, transaction, service, after)
-        check_gpu_memory(self._control.catalog, service, after)
         if after.generation != service.generation and not service.is_in_effect and not may_replace:
             raise not_in_effect(service)
         if after.size != service.size:
@@ -450,6 +449,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         outdated = outdated_pod(self._control.channels, before, live_attempts(transaction, before))
         if outdated is not None and after.generation != before.generation:
             raise outdated
+        check_gpu_memory(self._control.catalog, before, after)
         after = with_terms_before(before, after)
         transaction.put(after)
         if after.generation != before.generation:
