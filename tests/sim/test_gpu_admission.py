@@ -44,13 +44,19 @@ class Model:
         return self.exists(name) and self.cases.service(name).service.is_meant_to_run
 
     def free(self, but: str) -> int:
-        """The free shares of the GPU with the most free shares."""
-        left = [SHARES] * GPUS
+        """The largest number of shares that are free on one GPU and in one of the workers, which have as many
+        shares as a GPU."""
+        attempts = self.grid.node.control.ledger.snapshot.attempts
+        left, workers = [SHARES] * GPUS, [SHARES] * GPUS
+        pods: list[str] = []
         for one in self.services():
             if one.name != but and one.is_meant_to_run and one.gpu_claim and one.gpu_claim.shares:
                 assert one.gpu_claim.gpu is not None
                 left[one.gpu_claim.gpu] -= one.gpu_claim.shares
-        return max(left)
+                pod = attempts[one.reported_by].pod_id
+                pods += [] if pod in pods else [pod]
+                workers[pods.index(pod)] -= one.gpu_claim.shares
+        return min(max(left), max(workers))
 
     def may_start(self, name: str, version: str, replicas: int) -> bool:
         needed = shares(version, replicas)

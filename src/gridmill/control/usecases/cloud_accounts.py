@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from gridmill.control.state import Control
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.machine import Offer
 from gridmill.domain.site import Site, SiteKind
@@ -31,7 +32,7 @@ class CloudAccountUseCases(UseCases):
         """See CloudAccounts."""
         found: list[Offer] = []
         for one in self._cloud_sites(site):
-            with self._account(one) as cloud:
+            with account_of(self._control, one) as cloud:
                 found += cloud.offers(region, instance_type)
         # two sites may have the same account
         return tuple(dict.fromkeys(found))
@@ -48,18 +49,19 @@ class CloudAccountUseCases(UseCases):
         _check_kind(sites[name])
         return [sites[name]]
 
-    @contextmanager
-    def _account(self, site: Site) -> Iterator[CloudPort]:
-        """Return the account of an open site, or open the account of another site."""
-        port = self._control.sites.get(site.name)
-        if isinstance(port, RentingSite):
-            yield port.cloud()
-            return
-        cloud = self._control.open_cloud(site)
-        try:
-            yield cloud
-        finally:
-            cloud.close()
+
+@contextmanager
+def account_of(control: Control, site: Site) -> Iterator[CloudPort]:
+    """Return the account of an open cloud site, or open the account of another one."""
+    port = control.sites.get(site.name)
+    if isinstance(port, RentingSite):
+        yield port.cloud()
+        return
+    cloud = control.open_cloud(site)
+    try:
+        yield cloud
+    finally:
+        cloud.close()
 
 
 _WRONG_KEY = (

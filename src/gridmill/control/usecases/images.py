@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gridmill.control.usecases.cloud_accounts import CloudAccountUseCases
+from gridmill.control.usecases.cloud_accounts import CloudAccountUseCases, account_of
 from gridmill.control.usecases.leases import LeaseUseCases
 from gridmill.domain.job import JobKind
 from gridmill.domain.lease import Lease, LeaseState, RentalTerms
@@ -83,7 +83,7 @@ class ImageUseCases(LeaseUseCases, CloudAccountUseCases):
     def _images_at(self, site: Site, *, is_needed: bool) -> tuple[MachineImage, ...]:
         """Return the images of this grid at a site. A site that makes no images has none, unless
         `is_needed`."""
-        with self._account(site) as cloud:
+        with account_of(self._control, site) as cloud:
             if not isinstance(cloud, ImageProvider):
                 if is_needed:
                     raise _no_images(site)
@@ -92,7 +92,7 @@ class ImageUseCases(LeaseUseCases, CloudAccountUseCases):
 
     @contextmanager
     def _image_provider(self, site: Site) -> Iterator[ImageProvider]:
-        with self._account(site) as cloud:
+        with account_of(self._control, site) as cloud:
             if not isinstance(cloud, ImageProvider):
                 raise _no_images(site)
             yield cloud

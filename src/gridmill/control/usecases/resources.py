@@ -4,20 +4,30 @@ from collections.abc import Mapping
 
 from gridmill.control.steps.run_lifecycle import check_resource_settings
 from gridmill.control.usecases.base import UseCases
+from gridmill.control.usecases.cloud_accounts import account_of
+from gridmill.control.usecases.rental_check import check_offered, is_offered
 from gridmill.domain.amounts import Amounts, check_memory, show_bytes, show_count, show_number
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
-from gridmill.domain.naming import check_name
+from gridmill.domain.naming import check_name, suggestion
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.service import gpu_lines_on
 from gridmill.domain.site import Site
 from gridmill.domain.states import DeploymentState
-from gridmill.errors import CapacityError, ConflictError, NotFoundError
+from gridmill.errors import (
+    CapacityError,
+    ConflictError,
+    GridmillError,
+    InputError,
+    NotFoundError,
+    explained,
+)
 from gridmill.ports.pages import PAGE_ITEMS, Page, names_of_deployment, page_by_names, page_request
 from gridmill.ports.site import EarlyTransferSite
 from gridmill.ports.store import Noun
-from gridmill.scheduler.feasibility import asked_of
+from gridmill.scheduler.feasibility import asked_of, problem_of_resource
 from gridmill.scheduler.sizing import size_resource
+from gridmill.scheduler.snapshot import Snapshot
 
 
 class ResourceUseCases(UseCases):
@@ -27,12 +37,12 @@ class ResourceUseCases(UseCases):
         """Create or replace a resource. The method returns the chosen size with its reasons."""
         check_name("resource", resource.name)
         check_memory(resource.memory_bytes, f"resource {resource.name}: memory")
+        with self._node.lock:
+            site = self._site_of(resource)
+        unchecked = self._check_offers(resource, site)
         with self._node.changing() as transaction:
-            site = self._ledger.snapshot.sites.get(resource.site)
-            if site is None:
-                names = ", ".join(sorted(self._ledger.snapshot.sites))
-                raise NotFoundError(f"there is no site {resource.site!r}", hint=f"Sites are {names}.")
-            check_resource_settings(resource, site)
+            site = self._site_of(resource)
+            _check_runnable(self._ledger.snapshot, resource)
             snapshot, node = self._ledger.snapshot, site.largest
             largest = asked_of(snapshot, resource, node)
             sizing = size_resource(resource, snapshot.history, largest, node_cpus=node.cpus)
@@ -42,7 +52,34 @@ class ResourceUseCases(UseCases):
             transaction.put(resource)
             for other in _without(self._ledger.snapshot.resources, resource):
                 transaction.put(other)
-        return resource, replace(sizing, why=(*sizing.why, *gpu_lines))
+        return resource, replace(sizing, why=(*sizing.why, *gpu_lines, *unchecked))
+
+    def _site_of(self, resource: Resource) -> Site:
+        """Return the site of a resource. Raises NotFoundError, and InputError for settings that a resource
+        cannot have at this site."""
+        sites = self._ledger.snapshot.sites
+        site = sites.get(resource.site)
+        if site is None:
+            names = ", ".join(sorted(sites))
+            hint = f"{suggestion(resource.site, sites)} Sites are {names}.".lstrip()
+            raise NotFoundError(f"there is no site {resource.site!r}", hint=hint)
+        check_resource_settings(resource, site)
+        return site
+
+    def _check_offers(self, resource: Resource, site: Site) -> tuple[str, ...]:
+        """Raise InputError if the provider of a cloud site rents no machine within the terms of a resource.
+        The provider is asked without the lock of the node. If it does not answer, the result is a sentence
+        about it."""
+        if not is_offered(resource, site):
+            return ()
+        try:
+            with account_of(self._control, site) as cloud:
+                check_offered(cloud, resource, site)
+        except InputError:
+            raise
+        except GridmillError as error:
+            return (f"not checked: whether {site.name} rents such machines: {explained(error)}",)
+        return ()
 
     def resources(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Resource]:
         """Return all resources, by name."""
@@ -93,6 +130,22 @@ class ResourceUseCases(UseCases):
             transaction.put(
                 replace(deployment, state=DeploymentState.RELEASING, message="released by a user")
             )
+
+
+def _check_runnable(snapshot: Snapshot, resource: Resource) -> None:
+    """Raise InputError if no job can ever run on a resource, such as in a partition that does not exist."""
+    named = resource.settings.get("partition", "")
+    site = snapshot.sites[resource.site]
+    refusal = problem_of_resource(snapshot, resource.name, resource) if named and site.partitions else None
+    if refusal is None:
+        return
+    unknown = next((name for name in named.split(",") if name not in site.partitions), "")
+    similar = suggestion(unknown, site.partitions) if unknown else ""
+    raise InputError(
+        refusal.message,
+        hint=f"{similar} {refusal.hint}".lstrip(),
+        place=f"resource {resource.name}: settings.partition",
+    )
 
 
 def _with_early(deployment: Deployment, early: Mapping[str, str]) -> Deployment:

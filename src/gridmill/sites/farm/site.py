@@ -123,8 +123,15 @@ def _at(site: Site, name: str, error: InputError) -> InputError:
 
 
 def check_resource(resource: Resource, site: Site) -> None:
-    """Raises InputError if a resource cannot be used at a farm. A sink is always loaded in the home, and
-    staging through a bucket needs a bucket."""
+    """Raises InputError if a resource cannot be used at a farm. A sink is always loaded in the home, staging
+    through a bucket needs a bucket, and a resource at a farm has no settings of its own."""
+    for name in resource.settings:
+        raise InputError(
+            f"a resource at a farm has no setting {name!r}",
+            hint=f"Set it for the whole farm: gridmill configure site {site.name} --set NAME=VALUE. Only "
+            "resources at a cloud site have settings of rented machines.",
+            place=f"resource {resource.name}: settings.{name}",
+        )
     if resource.type == JobKind.SINK:
         raise InputError(
             f"a sink is loaded at home, not at the farm {site.name}",
