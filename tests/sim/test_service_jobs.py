@@ -292,3 +292,23 @@ def test_the_run_of_a_service_job_can_be_resumed(grid: Simulation, cases: Cases)
     grid.resume(run.id)
     until(grid, lambda: run_of(grid, run).state in FINISHED_RUNS)
     assert job_of(grid, run, "rain").state is JobState.FAILED
+
+
+def test_a_job_waits_until_its_service_is_stopped_and_starts_it_again(grid: Simulation, cases: Cases) -> None:
+    ended(grid, serve("w/m@1"))
+    first = cases.service("rain").service.run_id
+    cases.stop_service("rain")
+    assert cases.service("rain").state is ServiceState.STOPPING
+    run = grid.submit(serve("w/m@2"), force=False)
+    messages: set[str] = set()
+
+    def has_ended() -> bool:
+        messages.add(job_of(grid, run, "rain").message)
+        return run_of(grid, run).state in FINISHED_RUNS
+
+    until(grid, has_ended)
+    assert "waits until service rain is stopped" in messages
+    assert run_of(grid, run).state is RunState.SUCCEEDED
+    after = cases.service("rain").service
+    assert (after.version, after.is_meant_to_run) == ("w/m@2", True)
+    assert after.run_id != first

@@ -16,7 +16,7 @@ from gridmill.domain.resource import Resource
 from gridmill.domain.service import ServiceState, ServiceView, run_name
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.version_manifest import FileProblem, FileProblemKind
-from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
+from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError, StorageError
 from gridmill.ports.store import Put
 from gridmill.testing.simulated_site import Behaviour, Execution
 from gridmill.testing.simulation import Simulation
@@ -361,3 +361,47 @@ def test_a_running_service_is_compared_by_the_alias_that_it_follows_and_not_by_t
     cases.set_alias(alias("champion", 4))  # which has other features, so that the service refuses it
     until(grid, cases, lambda view: bool(view.service.refusal))
     assert cases.start_service("rain").service.version == "w/m@1"
+
+
+def test_a_service_that_stops_is_neither_started_nor_changed_until_it_has_ended(
+    grid: Simulation, cases: Cases
+) -> None:
+    started(grid, cases)
+    cases.update_service("rain", model="w/m@2")
+    until(grid, cases, is_running)
+    cases.stop_service("rain")
+    assert cases.service("rain").state is ServiceState.STOPPING
+    for change in (
+        lambda: cases.start_service("rain"),
+        lambda: cases.start_service("rain", model="w/m@3"),
+        lambda: cases.update_service("rain", model="w/m@3"),
+        lambda: cases.rollback_service("rain"),
+    ):
+        with pytest.raises(ConflictError, match="service 'rain' is stopping"):
+            change()
+    until(grid, cases, lambda view: view.state is ServiceState.STOPPED)
+    cases.start_service("rain")
+    assert until(grid, cases, is_running).service.version == "w/m@2"
+
+
+def test_the_files_of_a_service_are_deleted_only_after_the_commit_of_its_removal(
+    grid: Simulation, cases: Cases
+) -> None:
+    started(grid, cases)
+    cases.stop_service("rain")
+    until(grid, cases, lambda view: view.state is ServiceState.STOPPED)
+
+    def fail(*_: object) -> None:
+        raise StorageError("the disk is full")
+
+    commit, grid.store.commit = grid.store.commit, fail  # type: ignore[method-assign,assignment]
+    with pytest.raises(StorageError):
+        cases.remove_service("rain")
+    assert grid.node.control.discarded == []
+    grid.store.commit = commit  # type: ignore[method-assign]
+    cases.remove_service("rain")
+    assert grid.node.control.discarded == ["services/rain/features"]
+    with pytest.raises(ConflictError, match="are still being deleted"):
+        cases.start_service("rain", model="w/m@1")
+    grid.node.tick()
+    started(grid, cases)

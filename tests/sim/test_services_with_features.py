@@ -30,7 +30,7 @@ from gridmill.domain.service_features import (
 from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.service_spec import ServiceSpec
 from gridmill.domain.site import Site, SiteKind
-from gridmill.errors import InputError, UnavailableError
+from gridmill.errors import ConflictError, InputError, UnavailableError
 from gridmill.ports.store import Put
 from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
@@ -283,3 +283,24 @@ def test_the_view_of_replaced_features_is_kept_fresh_until_the_update_is_in_effe
     assert until(grid, cases, is_running).service.features_before == ()
     grid.run_until(lambda: len(views(grid).views) == 1, at_most_steps=200)
     assert before.definition not in [one.definition for one in views(grid).views]
+
+
+def test_an_update_whose_features_were_defined_for_an_earlier_state_of_the_service_is_refused(
+    grid: Simulation, cases: Cases
+) -> None:
+    started(grid, cases)
+    define = grid.node.control.storage.define_features
+
+    def slowly(question: FeatureQuestion) -> FeatureAnswer:
+        """Another user changes the settings of the features meanwhile."""
+        grid.node.control.storage.define_features = define  # type: ignore[method-assign]
+        other = FeatureSettings(rules={"x_lag_1": FeatureRule(default=0.0)})
+        cases.update_service("rain", settings=ServiceSettings(features=other))
+        until(grid, cases, is_running)
+        return define(question)
+
+    grid.node.control.storage.define_features = slowly  # type: ignore[method-assign]
+    with pytest.raises(ConflictError, match="was changed by another update meanwhile"):
+        cases.update_service("rain", model="w/m@2")
+    cases.update_service("rain", model="w/m@2")
+    assert until(grid, cases, is_running).service.version == "w/m@2"

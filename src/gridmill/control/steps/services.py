@@ -47,6 +47,7 @@ from gridmill.domain.service_succession import WarmUp
 from gridmill.domain.service_totals import reports_of
 from gridmill.domain.serving import ServedVersion, ServiceOrder, ServiceReport
 from gridmill.domain.site import SiteKind
+from gridmill.domain.states import RunState
 from gridmill.domain.storage_uri import below
 from gridmill.errors import ConflictError, GridmillError, NotFoundError
 from gridmill.ports.storage import Storage
@@ -244,6 +245,15 @@ def _send(
         order = replace(order, generation=0)
     update = ServiceUpdate(attempt_id=attempt.id, order=order, views=views, given=attempt.given)
     transaction.then(partial(send_to_pod, channels, attempt.pod_id, update))
+
+
+def is_ending(ledger: Ledger, service: Service) -> bool:
+    """Return whether the run of a service ends or has just ended, so that a change of the service would have
+    no effect."""
+    if not service.is_meant_to_run or service.retry_at is not None:
+        return False
+    run = ledger.snapshot.runs.get(service.run_id)
+    return run is None or run.state is not RunState.ACTIVE
 
 
 def job_run_of(transaction: Transaction, service: Service, job: str = "") -> JobRun | None:

@@ -10,7 +10,7 @@ from gridmill.control.steps.inputs import inputs_of
 from gridmill.control.steps.references import find_version
 from gridmill.control.steps.reuse_forecast import why_broken
 from gridmill.control.steps.service_features import define_features, feature_question
-from gridmill.control.steps.services import job_run_of
+from gridmill.control.steps.services import is_ending, job_run_of
 from gridmill.domain.amounts import show_seconds
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass, replace
@@ -126,6 +126,8 @@ def _go_on(turn: _Turn) -> JobRun:
         wanted, changed = _wanted(turn), True
         service = transaction.get(Service, service_name(job_run.job))
         if service is None or service.declared_by != job_run.id:
+            if service is not None and is_ending(turn.endings.ledger, service):
+                return _waiting(job_run, f"waits until service {service.name} is stopped")
             outcome = _request(turn, wanted)
             if outcome is None or outcome.service is None:
                 measuring = outcome.measuring if outcome is not None else ""

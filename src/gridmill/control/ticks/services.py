@@ -242,7 +242,7 @@ def _follow(
         after = _refused(service, "", f"{service.follows} names another version: {explained(outdated)}")
     try:
         check_gpu_memory(endings.catalog, service, after)
-    except CapacityError as error:
+    except (CapacityError, NotFoundError) as error:  # a damaged record must not end the tick
         after = _refused(service, "", f"{service.follows} names another version: {explained(error)}")
     if after is service:
         return

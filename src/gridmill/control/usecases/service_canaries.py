@@ -3,7 +3,7 @@
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.service_chains import chain_stages
 from gridmill.control.steps.services import changed_version
-from gridmill.control.usecases.service_checks import not_in_effect
+from gridmill.control.usecases.service_checks import check_port_is_free, not_in_effect
 from gridmill.control.usecases.service_keys import ServiceKeyUseCases
 from gridmill.control.usecases.service_sizes import make_room
 from gridmill.domain.frozen import replace
@@ -48,7 +48,7 @@ class ServiceCanaryUseCases(ServiceKeyUseCases):
                 after = self._version_before(service, now)
             if terms is not None and terms.version == after.version:
                 after = with_terms(after, terms)
-                self._check_port_is_free(after)
+                check_port_is_free(self._ledger.snapshot, after)
             self._change(transaction, service, after)
         return self.service(name)
 

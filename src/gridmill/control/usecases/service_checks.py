@@ -1,7 +1,10 @@
 """This module has the checks that the use cases of services share, and the version that a service is to
 serve."""
 
+from gridmill.control.ledger import Ledger
+from gridmill.control.state import Control
 from gridmill.control.steps.service_features import why_other_requests, with_definition
+from gridmill.control.steps.services import is_ending
 from gridmill.control.usecases.service_rental import check_limit
 from gridmill.domain.amounts import show_count
 from gridmill.domain.artifact import Artifact
@@ -10,12 +13,13 @@ from gridmill.domain.job import JobKind
 from gridmill.domain.naming import LAST_PORT
 from gridmill.domain.resource import Resource, default_name
 from gridmill.domain.service import Service, why_not_served
-from gridmill.domain.service_features import FeatureDefinition
+from gridmill.domain.service_features import FeatureDefinition, features_folder
 from gridmill.domain.service_settings import ServiceSettings
 from gridmill.domain.service_size import MOST_REPLICAS
 from gridmill.domain.service_totals import problems_of
 from gridmill.domain.site import MOST_NODES, Site, SiteKind
 from gridmill.errors import ConflictError, InputError
+from gridmill.scheduler.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,40 @@ def not_in_effect(service: Service) -> ConflictError:
     )
 
 
+def check_not_ending(ledger: Ledger, service: Service) -> None:
+    """Raise ConflictError for a change of a service whose run ends."""
+    if is_ending(ledger, service):
+        raise ConflictError(
+            f"service {service.name!r} is stopping",
+            hint=f"Wait until it is stopped (gridmill show service {service.name}), and then start it: "
+            f"gridmill start service {service.name}",
+        )
+
+
+def check_files_removed(control: Control, name: str) -> None:
+    """Raise ConflictError while the files of a removed service with the same name are deleted."""
+    folder = features_folder(name)
+    if folder in control.discarded or control.background.is_running(f"remove {folder}"):
+        raise ConflictError(
+            f"the files of the removed service {name!r} are still being deleted",
+            hint="Start it again in some seconds.",
+        )
+
+
+def check_same_basis(basis: Service | None, service: Service) -> None:
+    """Raise ConflictError if a service was changed while the features of an update were defined. `basis` is
+    the service for which they were defined; None if the update defines none."""
+    if basis is None or (basis.version, basis.settings.features) == (
+        service.version,
+        service.settings.features,
+    ):
+        return
+    raise ConflictError(
+        f"service {service.name!r} was changed by another update meanwhile, and serves {service.version}",
+        hint=f"`gridmill show service {service.name}` shows it. Repeat the update if it is still wanted.",
+    )
+
+
 def check_one_version(model: str, canary: str, shadow: str) -> None:
     """Raise InputError if an update names several versions."""
     options = {"--model": model, "--canary": canary, "--shadow": shadow}
@@ -79,6 +117,16 @@ def check_port(port: int) -> None:
     """Raise InputError for a number that is not a port."""
     if not 0 <= port <= LAST_PORT:
         raise InputError(f"port is {port}; it must be from 1 to {LAST_PORT}, or 0 for any", place="port")
+
+
+def check_port_is_free(snapshot: Snapshot, wanted: Service) -> None:
+    """Raise ConflictError if the port of a service belongs to another service."""
+    for other in snapshot.services.values():
+        if wanted.port and other.port == wanted.port and other.name != wanted.name:
+            raise ConflictError(
+                f"port {wanted.port} belongs to service {other.name!r}",
+                hint="Choose another port, or leave out --port.",
+            )
 
 
 def check_follows(service: Service, change: ServiceSettings) -> None:

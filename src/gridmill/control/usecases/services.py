@@ -1,5 +1,7 @@
 """This module has the use cases of services."""
 
+from functools import partial
+
 from gridmill.control.ledger import Transaction
 from gridmill.control.steps.certificates import check_certificate
 from gridmill.control.steps.references import fetch_artifact, find_alias, find_version
@@ -25,12 +27,16 @@ from gridmill.control.steps.services import (
 from gridmill.control.usecases.service_checks import (
     ChosenModel,
     DefinedFeatures,
+    check_files_removed,
     check_follows,
+    check_not_ending,
     check_one_version,
     check_pods,
     check_port,
+    check_port_is_free,
     check_replicas,
     check_same,
+    check_same_basis,
     check_served,
     check_serves,
     check_settings_elsewhere,
@@ -190,6 +196,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             wanted = with_size_before(wanted, before)
             least_replicas = before.scaling.least if before.scaling is not None else None
         if before is not None and is_running:
+            check_not_ending(self._ledger, before)
             wanted = wanted if is_again else self._with_size(wanted, least_replicas)
             check_same(before, wanted, names_model=names_model)
             return before
@@ -197,7 +204,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         wanted = with_definition(wanted, wanted.version, definition)
         check_stages_trusted(self._control.catalog, wanted)
         wanted = self._with_size(wanted, least_replicas)
-        self._check_port_is_free(wanted)
+        check_port_is_free(self._ledger.snapshot, wanted)
         return self._begin(transaction, wanted)
 
     def _begin(self, transaction: Transaction, service: Service) -> Service:
@@ -258,9 +265,11 @@ class ServiceUseCases(ServiceSizeUseCases):
         chosen = self._model(model) if model else None
         canary_model = self._model(canary) if canary else None
         shadow_model = self._model(shadow) if shadow else None
+        basis = self._ledger.read(Service, name)
         features = self._defined_for_update(name, chosen or canary_model or shadow_model, settings)
         with self._node.changing() as transaction:
             service = self._running_service(name)
+            check_same_basis(basis if features is not None else None, service)
             if expected is not None and expected != service.generation:
                 raise StaleVersionError(
                     f"service {name!r} has generation {service.generation}, not {expected}"
@@ -324,6 +333,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         requests send all features. Raises InputError that names each feature that cannot be computed by
         key."""
         with self._node.lock:
+            check_files_removed(self._control, name)
             before = self._ledger.read(Service, name)
             settings = merged(before.settings if before is not None else NO_SETTINGS, change)
             wanted = settings.features or FeatureSettings()
@@ -441,7 +451,7 @@ class ServiceUseCases(ServiceSizeUseCases):
                 f"--host {after.host}",
                 place="host",
             )
-        self._check_port_is_free(after)
+        check_port_is_free(self._ledger.snapshot, after)
         return replace(after, generation=service.generation + 1, changed=now)
 
     def _change(self, transaction: Transaction, before: Service, after: Service) -> Service:
@@ -484,7 +494,7 @@ class ServiceUseCases(ServiceSizeUseCases):
                     f"service {name!r} is running", hint=f"Stop it first: gridmill stop service {name}"
                 )
             transaction.delete(Service, name)
-            self._control.discarded.append(features_folder(name))
+            transaction.then(partial(self._control.discarded.append, features_folder(name)))
 
     def _known_service(self, name: str) -> Service:
         service = self._ledger.read(Service, name)
@@ -498,6 +508,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             raise ConflictError(
                 f"service {name!r} is stopped", hint=f"Start it: gridmill start service {name}"
             )
+        check_not_ending(self._ledger, service)
         return service
 
     def _model_to_start(self, name: str, reference: str) -> ChosenModel:
@@ -528,14 +539,6 @@ class ServiceUseCases(ServiceSizeUseCases):
                     place="model",
                 )
         return ChosenModel(reference=reference, version=version, follows=alias_followed(reference, version))
-
-    def _check_port_is_free(self, wanted: Service) -> None:
-        for other in self._ledger.snapshot.services.values():
-            if wanted.port and other.port == wanted.port and other.name != wanted.name:
-                raise ConflictError(
-                    f"port {wanted.port} belongs to service {other.name!r}",
-                    hint="Choose another port, or leave out --port.",
-                )
 
     def _service_view(self, service: Service) -> ServiceView:
         """Return the view of a service. The caller holds the node's lock."""
