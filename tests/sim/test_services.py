@@ -17,7 +17,7 @@ from gridmill.domain.service import ServiceState, ServiceView, run_name
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.version_manifest import FileProblem, FileProblemKind
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError, StorageError
-from gridmill.ports.store import Put
+from gridmill.ports.store import Delete, Put
 from gridmill.testing.simulated_site import Behaviour, Execution
 from gridmill.testing.simulation import Simulation
 
@@ -405,3 +405,34 @@ def test_the_files_of_a_service_are_deleted_only_after_the_commit_of_its_removal
         cases.start_service("rain", model="w/m@1")
     grid.node.tick()
     started(grid, cases)
+
+
+def test_a_service_whose_version_has_a_damaged_record_goes_on_and_stops_no_other_service(
+    grid: Simulation, cases: Cases
+) -> None:
+    started(grid, cases)
+    attempt = running_execution(grid).order.attempt_id
+    grid.store.commit([Delete(noun=Artifact, key="w/m@1", expected=1)])
+    grid.control_dies()
+    again = cases_of(grid)
+    again.start_service("hail", model="w/m@2")
+    assert grid.run_until(lambda: is_running(again.service("hail")), at_most_steps=2000)
+    view = again.service("rain")
+    assert (view.state, view.service.reported_by) == (ServiceState.RUNNING, attempt)
+    assert "its order cannot be made, and it serves as before: there is no version 'w/m@1'" in view.message
+    again.stop_service("rain")
+    until(grid, again, lambda view: view.state is ServiceState.STOPPED)
+
+
+def test_a_service_whose_version_is_lost_and_whose_pod_ends_stops_no_other_service(
+    grid: Simulation, cases: Cases
+) -> None:
+    started(grid, cases)
+    (pod,) = grid.world.pods
+    grid.store.commit([Delete(noun=Artifact, key="w/m@1", expected=1)])
+    grid.control_dies()
+    grid.world.kill_pod(pod)
+    again = cases_of(grid)
+    again.start_service("hail", model="w/m@2")
+    assert grid.run_until(lambda: is_running(again.service("hail")), at_most_steps=2000)
+    until(grid, again, lambda view: "there is no version 'w/m@1'" in view.message)

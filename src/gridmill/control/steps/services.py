@@ -49,12 +49,13 @@ from gridmill.domain.serving import ServedVersion, ServiceOrder, ServiceReport
 from gridmill.domain.site import SiteKind
 from gridmill.domain.states import RunState
 from gridmill.domain.storage_uri import below
-from gridmill.errors import ConflictError, GridmillError, NotFoundError
+from gridmill.errors import ConflictError, GridmillError, NotFoundError, explained
 from gridmill.ports.storage import Storage
 from gridmill.scheduler.service_succession import is_in_effect
 
 ENVIRONMENT_SECONDS = 1800.0
 """The time in which a replica builds the Python environment of a version and becomes ready."""
+_NO_ORDER = "its order cannot be made"
 SERVICE_EVENT = "service"
 """The type of the events of services."""
 
@@ -197,6 +198,24 @@ def send_order(
         _send(channels, transaction, attempt, order, views)
     views = view_orders(catalog, storage, service, transaction.now) if service.route is not None else None
     send_route_order(channels, transaction, service, views)
+
+
+def send_order_again(
+    catalog: Catalog, storage: Storage, channels: Channels, transaction: Transaction, service: Service
+) -> None:
+    """Send the present order of a service, which its pod may have missed. If the record of a version is
+    damaged, the service goes on with the order that its pod has, and its record gets the reason: one service
+    must not end the tick for all others."""
+    problem = ""
+    try:
+        send_order(catalog, storage, channels, transaction, service)
+    except NotFoundError as error:
+        problem = f"{_NO_ORDER}, and it serves as before: {explained(error)}"
+    if problem != service.problem and (problem or service.problem.startswith(_NO_ORDER)):
+        noted = replace(service, problem=problem)
+        transaction.put(noted)
+        if problem:
+            add_event(transaction, noted, ServiceState.FAILING, problem)
 
 
 def note_calibration(

@@ -11,7 +11,7 @@ from gridmill.control.steps.gangs import stop_message
 from gridmill.control.steps.orders import STOPPED_EARLY, start_attempt
 from gridmill.control.steps.pod_events import apply_event, deployment_of, outcome_of, with_pod
 from gridmill.control.steps.secrets import answer_request
-from gridmill.control.steps.services import send_order
+from gridmill.control.steps.services import send_order_again
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.pod_protocol import (
@@ -194,7 +194,7 @@ def _send_orders_of_services(
         spec = job_run.job.service if job_run is not None else None
         service = transaction.get(Service, spec.name) if spec is not None else None
         if service is not None and service.run_id == attempt.run_id:
-            send_order(catalog, storage, channels, transaction, service)
+            send_order_again(catalog, storage, channels, transaction, service)
 
 
 def _live_on(ledger: Ledger, transaction: Transaction, pod_id: str) -> tuple[Attempt, ...]:

@@ -26,6 +26,7 @@ from gridmill.control.steps.services import (
     live_attempts,
     outdated_pod,
     send_order,
+    send_order_again,
 )
 from gridmill.domain.amounts import show_seconds
 from gridmill.domain.artifact import Artifact
@@ -169,7 +170,7 @@ def _send_views(endings: Endings, transaction: Transaction, services: Iterable[S
     for service in services:
         current = transaction.get(Service, service.name)
         if current is not None and current.is_meant_to_run and current.features:
-            send_order(endings.catalog, endings.storage, endings.channels, transaction, current)
+            send_order_again(endings.catalog, endings.storage, endings.channels, transaction, current)
 
 
 def _ended(ledger: Ledger, services: list[Service]) -> Iterator[tuple[Service, EndedRun]]:
