@@ -55,9 +55,10 @@ from gridmill.scheduler.service_succession import is_in_effect
 
 ENVIRONMENT_SECONDS = 1800.0
 """The time in which a replica builds the Python environment of a version and becomes ready."""
-_NO_ORDER = "its order cannot be made"
 SERVICE_EVENT = "service"
 """The type of the events of services."""
+_NO_ORDER = "its order cannot be made"
+"""The beginning of the problem of a service whose version has no record."""
 
 
 def service_order(
