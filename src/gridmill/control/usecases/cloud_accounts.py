@@ -1,14 +1,14 @@
 """This module has the use cases of accounts at the providers of rented machines."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from gridmill.control.state import Control
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.machine import Offer
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import CredentialsError, InputError, NotFoundError
 from gridmill.ports.cloud import AccountCheck, CloudPort, RentingSite
+from gridmill.ports.site import SitePort
 
 
 class CloudAccountUseCases(UseCases):
@@ -32,7 +32,7 @@ class CloudAccountUseCases(UseCases):
         """See CloudAccounts."""
         found: list[Offer] = []
         for one in self._cloud_sites(site):
-            with account_of(self._control, one) as cloud:
+            with account_of(self._control.sites, self._control.open_cloud, one) as cloud:
                 found += cloud.offers(region, instance_type)
         # two sites may have the same account
         return tuple(dict.fromkeys(found))
@@ -51,13 +51,15 @@ class CloudAccountUseCases(UseCases):
 
 
 @contextmanager
-def account_of(control: Control, site: Site) -> Iterator[CloudPort]:
-    """Return the account of an open cloud site, or open the account of another one."""
-    port = control.sites.get(site.name)
+def account_of(
+    sites: Mapping[str, SitePort], open_cloud: Callable[[Site], CloudPort], site: Site
+) -> Iterator[CloudPort]:
+    """Return the account of a cloud site that is open in `sites`, or open the account of another one."""
+    port = sites.get(site.name)
     if isinstance(port, RentingSite):
         yield port.cloud()
         return
-    cloud = control.open_cloud(site)
+    cloud = open_cloud(site)
     try:
         yield cloud
     finally:

@@ -83,7 +83,7 @@ class ImageUseCases(LeaseUseCases, CloudAccountUseCases):
     def _images_at(self, site: Site, *, is_needed: bool) -> tuple[MachineImage, ...]:
         """Return the images of this grid at a site. A site that makes no images has none, unless
         `is_needed`."""
-        with account_of(self._control, site) as cloud:
+        with account_of(self._control.sites, self._control.open_cloud, site) as cloud:
             if not isinstance(cloud, ImageProvider):
                 if is_needed:
                     raise _no_images(site)
@@ -92,7 +92,7 @@ class ImageUseCases(LeaseUseCases, CloudAccountUseCases):
 
     @contextmanager
     def _image_provider(self, site: Site) -> Iterator[ImageProvider]:
-        with account_of(self._control, site) as cloud:
+        with account_of(self._control.sites, self._control.open_cloud, site) as cloud:
             if not isinstance(cloud, ImageProvider):
                 raise _no_images(site)
             yield cloud

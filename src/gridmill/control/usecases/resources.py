@@ -73,7 +73,7 @@ class ResourceUseCases(UseCases):
         if not is_offered(resource, site):
             return ()
         try:
-            with account_of(self._control, site) as cloud:
+            with account_of(self._control.sites, self._control.open_cloud, site) as cloud:
                 check_offered(cloud, resource, site)
         except InputError:
             raise

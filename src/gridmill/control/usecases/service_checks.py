@@ -1,8 +1,10 @@
 """This module has the checks that the use cases of services share, and the version that a service is to
 serve."""
 
+from collections.abc import Sequence
+
+from gridmill.control.background import BackgroundRunner
 from gridmill.control.ledger import Ledger
-from gridmill.control.state import Control
 from gridmill.control.steps.service_features import why_other_requests, with_definition
 from gridmill.control.steps.services import is_ending
 from gridmill.control.usecases.service_rental import check_limit
@@ -69,10 +71,11 @@ def check_not_ending(ledger: Ledger, service: Service) -> None:
         )
 
 
-def check_files_removed(control: Control, name: str) -> None:
-    """Raise ConflictError while the files of a removed service with the same name are deleted."""
+def check_files_removed(discarded: Sequence[str], background: BackgroundRunner, name: str) -> None:
+    """Raise ConflictError while the files of a removed service with the same name are deleted: they are
+    `discarded`, or are deleted in the background."""
     folder = features_folder(name)
-    if folder in control.discarded or control.background.is_running(f"remove {folder}"):
+    if folder in discarded or background.is_running(f"remove {folder}"):
         raise ConflictError(
             f"the files of the removed service {name!r} are still being deleted",
             hint="Start it again in some seconds.",

@@ -333,7 +333,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         requests send all features. Raises InputError that names each feature that cannot be computed by
         key."""
         with self._node.lock:
-            check_files_removed(self._control, name)
+            check_files_removed(self._control.discarded, self._control.background, name)
             before = self._ledger.read(Service, name)
             settings = merged(before.settings if before is not None else NO_SETTINGS, change)
             wanted = settings.features or FeatureSettings()
