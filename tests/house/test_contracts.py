@@ -219,6 +219,7 @@ OPEN_TO_ALL = {
     "gridmill.process_log",
     "gridmill.disk_space",
     "gridmill.private_files",
+    "gridmill.whole_lines",
     "gridmill.process_memory",
     "gridmill.machine_type",
     "gridmill.version",

@@ -190,7 +190,7 @@ def _facts(view: ServiceView) -> Sequence[tuple[str, object]]:
         ("rental", view.rental),
         ("project", service.project if service.project != DEFAULT else ""),
         *_drifts(totals if view.since is not None else None),
-        ("log", f"{show_count(totals.log_lost, 'line')} lost" if totals.log_lost else ""),
+        ("log", view.log.text or (f"{show_count(totals.log_lost, 'line')} lost" if totals.log_lost else "")),
         ("since", moment(view.since)),
         ("changed", moment(service.changed)),
         ("ended", moment(service.ended)),

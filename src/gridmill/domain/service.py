@@ -12,6 +12,7 @@ from gridmill.domain.drift import DriftPeriod, VersionDrift
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.gpu_sharing import GpuClaim, GpuMeasurement, SharingService, gpu_lines
 from gridmill.domain.job import Job, JobKind
+from gridmill.domain.log_counts import NO_LOG, NO_LOSSES, LogLosses, ServiceLog
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.promotion import Promotion
@@ -36,6 +37,7 @@ from gridmill.domain.serving import (
     Upstream,
 )
 from gridmill.domain.serving import ServiceState as ProcessState
+from gridmill.domain.signature_changes import signature_differences
 from gridmill.domain.site import LOCAL
 from gridmill.domain.states import JobState, RunState
 from gridmill.errors import InputError
@@ -171,7 +173,8 @@ class Service:
     another site; None if they run at the site `local` and accept connections at the address of the service
     themselves. `serving_job` is the job of the run whose replicas get the requests. The `further_pods` get
     requests too. If the pod of the `serving_job` ends, a ready one of the further pods takes its place.
-    `succession` is the change to another rented machine. Times are Unix times in seconds.
+    `succession` is the change to another rented machine. `log` has the counts of the request log. Times are
+    Unix times in seconds.
     """
 
     name: str
@@ -220,6 +223,7 @@ class Service:
     terms_before: ServiceTerms | None = None
     counted: tuple[PodCounters, ...] = ()
     drift_of_pods: tuple[VersionDrift, ...] = ()
+    log: ServiceLog = NO_LOG
 
     @property
     def drift(self) -> DriftPeriod | None:
@@ -312,7 +316,8 @@ class ServiceView:
     """A service as the user interfaces show it. `state` is its present state, and `message` is the reason if
     it does not run as it should. `url` is its address; empty until a replica has listened for the first time.
     `rental` is the price and the limits of the rented machine on which it runs; empty if there is none.
-    `promotion` is the last comparison of a new version with that of the followed alias.
+    `promotion` is the last comparison of a new version with that of the followed alias. `log` has the lost
+    lines of the request log.
     `ready` is the number of replicas that are ready, and `since` is the time since which the process of the
     service runs (None: it does not run). `last_end` is the number of its starts, and the reason why it ended
     before; empty if it has started once. The record `service` has the reports with each replica, and `totals`
@@ -328,6 +333,7 @@ class ServiceView:
     promotion: Promotion | None = None
     totals: ServiceTotals | None = None
     last_end: str = ""
+    log: LogLosses = NO_LOSSES
 
     @property
     def name(self) -> str:
@@ -551,49 +557,3 @@ def why_not_served(version: Artifact, current: Artifact | None) -> str:
         return ""
     differences = signature_differences(current.output.details, version.output.details)
     return f"it differs from {current.id}: {'; '.join(differences)}" if differences else ""
-
-
-_LISTS = (("features", "the features"), ("labels", "the labels"))
-_VALUES = {
-    "objective": "the kind of the prediction",
-    "class_type": "the type of the classes",
-    "sequence": "the number of rows of a sequence",
-}
-
-
-def signature_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the differences between the details of two versions of a model that clients of a service would
-    notice: features that were added or removed or have another type, other labels, another kind of
-    prediction. Facts that one of the versions does not state are not compared."""
-    differences: list[str] = []
-    for name, what in _LISTS:
-        if name in before and name in after:
-            differences += _changed_names(what, before[name] or (), after[name] or ())
-    differences += _changed_types(before.get("feature_types") or {}, after.get("feature_types") or {})
-    for name, what in _VALUES.items():
-        if name in before and name in after and before[name] != after[name]:
-            differences.append(f"{what} was {_shown(before[name])} and is {_shown(after[name])}")
-    return tuple(differences)
-
-
-def _changed_names(what: str, before: Any, after: Any) -> list[str]:  # noqa: ANN401  JSON
-    removed = [name for name in before if name not in after]
-    added = [name for name in after if name not in before]
-    changes = [f"{what} {_named(removed)} are missing"] if removed else []
-    return changes + ([f"{what} {_named(added)} are new"] if added else [])
-
-
-def _changed_types(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    return [
-        f"the type of `{name}` was {before[name]} and is {after[name]}"
-        for name in before
-        if name in after and before[name] != after[name]
-    ]
-
-
-def _named(names: list[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def _shown(value: object) -> str:
-    return "not set" if value is None else f"`{value}`"

@@ -13,8 +13,6 @@ from gridmill.domain.storage_uri import below
 LOG_FOLDER, READY_FOLDER = "requests", "ready"
 """The names of the folder of a request log that is transferred, in the output folder of the attempt of the
 service, and of its folder with the complete files."""
-ROWS, REQUESTS = "rows", "requests"
-"""The kinds of log files: those with logged rows, and those with a line for each request."""
 _NAME = re.compile(r"(?:rows|requests)(?:-([0-9a-z]{16}))?-[0-9]+(-[0-9]+\.jsonl|\.part)")
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from gridmill.domain.amounts import MIB
 from gridmill.domain.drift import DriftCounts, VersionDrift
 from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.log_counts import LogReport
 from gridmill.domain.service_features import ViewReport
 
 ORDER_FILE = "service.json"
@@ -359,7 +360,7 @@ class ServiceReport:
     itself, `scaled_at` is the Unix time of the last change, and `scale_reason` is the reason. `drift` has the
     versions with training statistics, and `drift_counts` has their counts if the order asks for them.
     `log_lost` is the number of lines and rows of the request log that were lost since the service started in
-    this place.
+    this place. `log` has the numbers of logged and lost lines of its kinds; None if nothing was logged.
     """
 
     name: str
@@ -385,6 +386,7 @@ class ServiceReport:
     shadow: ShadowReport | None = None
     log_lost: int = 0
     drift_counts: tuple[DriftCounts, ...] = ()
+    log: LogReport | None = None
 
 
 def loaded_versions(report: ServiceReport | None) -> tuple[LoadedVersion, ...]:

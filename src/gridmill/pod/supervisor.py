@@ -390,6 +390,7 @@ class Supervisor:
 
     def _conclude(self, attempt: Attempt, now: float) -> None:
         attempt.reader.end(now)
+        self._send_report(attempt, float("inf"))  # the last one, which may be newer than the look before
         for line in (*attempt.notes, *self._free_shared(attempt)):
             text = attempt.masked(f"gridmill: {line}")
             self._emitter(attempt.order)(EventType.LOG, {"stream": "err", "text": text})
@@ -545,10 +546,9 @@ class Supervisor:
 
     def _send_report(self, attempt: Attempt, now: float) -> None:
         """Sends the report of a service if it has changed."""
-        if attempt.service is not None and attempt.service.due <= now:
-            report = attempt.service.look(now)
-            if report is not None:
-                self._emitter(attempt.order)(EventType.REPORT, {"report": report})
+        report = attempt.service.look(now) if attempt.service and attempt.service.due <= now else None
+        if report is not None:
+            self._emitter(attempt.order)(EventType.REPORT, {"report": report})
 
     def _watch_disk(self, now: float) -> None:
         """Ends attempts that write too much, and notifies each running attempt once that a disk has too

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.log_counts import LogArrivals
 from gridmill.domain.preflight import PreflightRequest, PreflightResult
 from gridmill.domain.provenance import CodeFile, Provenance
 from gridmill.domain.service_features import FeatureAnswer, FeatureQuestion
@@ -125,6 +126,10 @@ class Storage(Protocol):
     def has_left(self, folder: str, host: str) -> bool:
         """Return whether it is certain that `folder` on the machine `host` no longer exists. The result can
         be true only if `host` is this machine."""
+
+    def log_arrivals(self, service: str, writers: Iterable[str]) -> LogArrivals:
+        """Return how many lines of the request log of a service have arrived from other sites, for these
+        writers, and how many were deleted above the limit. Records that cannot be read are left out."""
 
     def free_bytes(self) -> int:
         """Return the number of bytes that can still be written to the storage root."""

@@ -22,14 +22,18 @@ SHADOW = "shadow"
 SHADOW_PREFIX = "gridmill_shadow_"
 SHADOW_DROPPED = "gridmill_shadow_dropped_total"
 SHADOW_LATENCY = "gridmill_shadow_latency_seconds"
+LOG_LINES = "gridmill_log_lines_total"
 LOG_LOST = "gridmill_log_lines_lost_total"
+LOG_DELETED = "gridmill_log_lines_deleted_total"
 HELP = {
     "gridmill_requests_total": ("counter", "Requests by version, kind of request and status."),
     "gridmill_request_seconds": ("histogram", "Seconds from the end of a request to its answer."),
     "gridmill_batches_total": ("counter", "Batches that the model computed."),
     "gridmill_batch_rows_total": ("counter", "Rows of the batches that the model computed."),
     "gridmill_batch_seconds_total": ("counter", "Seconds in which the model computed batches."),
-    LOG_LOST: ("counter", "Lines of the request log that could not be written or transferred in time."),
+    LOG_LINES: ("counter", "Lines of the request log: logged rows and requests."),
+    LOG_LOST: ("counter", "Lines of the request log that were lost in this place, by reason."),
+    LOG_DELETED: ("counter", "Lines of the request log in files that were deleted above the limit."),
     "gridmill_requests_waiting": ("gauge", "Requests that wait for the model or are computed."),
     "gridmill_connections": ("gauge", "Open connections."),
     "gridmill_memory_bytes": ("gauge", "Resident memory of a replica."),
@@ -135,11 +139,6 @@ class Metrics:
             key: value for key, value in total.items() if not key.startswith(SHADOW_PREFIX) or mark in key
         }
         return "".join(f"{line}\n" for line in _lines(shown))
-
-
-def counted(folder: Path, key: str) -> float:
-    """Return the sum of one count over all replicas that wrote their counts to the folder."""
-    return sum(_read(path).get(key, 0.0) for path in folder.glob("metrics-*.json"))
 
 
 def totals(folder: Path, *, without: Path | None = None) -> dict[str, float]:

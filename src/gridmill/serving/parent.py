@@ -108,6 +108,7 @@ class Parent:
         self._listener.close()
         if self._newest.socket:
             Path(self._newest.socket).unlink(missing_ok=True)
+        self._log.end()
         self._write(ServiceState.STOPPED)
 
     def tick(self) -> None:
@@ -321,6 +322,7 @@ class Parent:
             drift=self._drift.drift,
             drift_counts=self._drift.counts,
             log_lost=self._log.lost,
+            log=self._log.report,
             shadow=self._shadow.report,
             wanted=self._scaler.wanted,
             scaled_at=self._scaler.scaled_at,

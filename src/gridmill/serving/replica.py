@@ -41,7 +41,7 @@ from gridmill.serving.drift_counter import DriftFile, drift_counter
 from gridmill.serving.gpu_memory import take_share
 from gridmill.serving.hosting import HostedModel, Versions
 from gridmill.serving.keyed_features import keyed_of
-from gridmill.serving.metrics import LOG_LOST, SHADOW_DROPPED, Metrics, escaped
+from gridmill.serving.metrics import SHADOW_DROPPED, Metrics, escaped
 from gridmill.serving.parent_process import end_with_parent, write_beat
 from gridmill.serving.request_log import RequestLogWriter
 from gridmill.serving.served_model import ServedModel, SharedStages, load_version, version_names
@@ -77,7 +77,9 @@ class Replica:
         shadow = order.shadow.version.label if order.shadow is not None else ""
         self._metrics = Metrics(folder, number, shadow)
         self._drift = DriftFile(folder, number)
-        self._log = RequestLogWriter(order.request_log, order.name, number) if order.request_log else None
+        self._log = None
+        if order.request_log is not None:
+            self._log = RequestLogWriter(order.request_log, order.name, number, folder)
         self._copies = None
         if copies is not None and order.shadow is not None:
             served, percent = order.versions[0].label, order.shadow.percent
@@ -197,7 +199,6 @@ class Replica:
             _measure_view(metrics, model)
         if self._log is not None:
             self._log.flush(ends=ends)
-            metrics.counts[LOG_LOST] = self._log.lost
         if self._copies is not None and self._order.shadow is not None:
             self._copies.release()
             label = escaped(self._order.shadow.version.label)

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from gridmill.domain.log_counts import LogLoss
 from gridmill.domain.serving import RequestLog
 from gridmill.serving.log_files import LineFiles
 from gridmill.serving.request import LINES, Request, is_stream
@@ -25,9 +27,10 @@ class RowLogWriter:
         service: str,
         replica: int,
         monotonic: Callable[[], float] = time.monotonic,
+        counts_folder: Path | None = None,
     ) -> None:
         self._service = service
-        self._files = LineFiles(settings, replica, monotonic=monotonic)
+        self._files = LineFiles(settings, replica, monotonic=monotonic, counts_folder=counts_folder)
 
     @property
     def lost(self) -> int:
@@ -37,12 +40,20 @@ class RowLogWriter:
     def add(self, request: Request, answer: bytes) -> None:
         """Add the rows of a request that `POST /predict` has answered with the body `answer`."""
         now = datetime.now(UTC).isoformat()
-        for number, (row, prediction) in enumerate(_pairs(request, answer)):
-            if self._files.is_full:
-                self._files.lost += 1
-                continue
+        try:
+            predictions = [one for one in predictions_of(answer) if "error" not in one]
+            pairs = tuple(_pairs(request, answer))
+        except (ValueError, TypeError, AttributeError):
+            # an answered request is never refused because of its log
+            predictions, pairs = [{}] * (request.rows or 1), ()
+        lines = []
+        for number, (row, prediction) in enumerate(pairs):
             own = (self._service, request.version, request.request_id, number, now)
-            self._files.add(json.dumps(_line(row, prediction, dict(zip(_OWN, own, strict=True)))))
+            lines.append(json.dumps(_line(row, prediction, dict(zip(_OWN, own, strict=True)))))
+        self._files.add(*lines)
+        if unreadable := len(predictions) - len(lines):
+            self._files.counts.log(unreadable)
+            self._files.counts.lose(LogLoss.UNREADABLE, unreadable)
 
     def flush(self, *, ends: bool = False) -> None:
         """Write the waiting rows. `ends` means that the replica ends."""

@@ -21,10 +21,13 @@ from shutil import disk_usage, rmtree
 from socket import gethostname
 from uuid import uuid4
 
+from gridmill.codec import decode
 from gridmill.domain.artifact import Artifact
+from gridmill.domain.log_counts import ARRIVED_FOLDER, DELETED_FILE, ArrivedFiles, LogArrivals
 from gridmill.domain.preflight import PreflightRequest, PreflightResult
 from gridmill.domain.provenance import CodeFile, Provenance
 from gridmill.domain.service_features import FeatureAnswer, FeatureQuestion
+from gridmill.domain.service_log import request_log_uri
 from gridmill.domain.source import Source
 from gridmill.domain.storage_uri import below, path_below
 from gridmill.domain.version_manifest import AliasMove, FileProblem, VerificationResult
@@ -64,6 +67,12 @@ def _name(written: str, path: str, folder: str) -> str:
         package = written.removeprefix(PACKAGE).partition("/")[0]
         return f"{PACKAGE}{package}/{os.path.relpath(path, _in_package(f'{PACKAGE}{package}/.'))}"
     return path if os.path.isabs(written) else os.path.relpath(path, os.path.abspath(folder))
+
+
+def _files_of_log(record: Path) -> ArrivedFiles:
+    with suppress(OSError, InputError):
+        return decode(record.read_bytes(), ArrivedFiles)
+    return ArrivedFiles()
 
 
 def _files(written: str, folder: str) -> Iterator[str]:
@@ -400,6 +409,12 @@ class StorageRoot:
     def has_left(self, folder: str, host: str) -> bool:
         """See Storage."""
         return host == gethostname() and not Path(folder).exists()
+
+    def log_arrivals(self, service: str, writers: Iterable[str]) -> LogArrivals:
+        """See Storage."""
+        folder = below(self._folder, request_log_uri(service)) / ARRIVED_FOLDER
+        found = {one: _files_of_log(folder / f"{one}.json") for one in writers}
+        return LogArrivals(arrived=found, deleted=_files_of_log(folder / DELETED_FILE))
 
     def free_bytes(self) -> int:
         """Returns the number of bytes that can still be written. Raises StorageError."""

@@ -26,6 +26,7 @@ from gridmill.control.usecases.pipelines import PipelineUseCases
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
+from gridmill.domain.log_counts import NO_ARRIVALS, LogArrivals
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.preflight import PreflightRequest, PreflightResult, UncheckedJob
@@ -53,7 +54,7 @@ from gridmill.testing.simulated_site import Behaviour, SimulatedWorld
 class NoStorage:
     """The storage of a simulation, which has no files. `removed` lists the deleted paths, `manifests` lists
     the versions that have a manifest, and `moves` lists the moves of aliases. `wrong` contains the file
-    problems of versions, which a test can set."""
+    problems of versions, and `arrivals` the arrived log files, which a test can set."""
 
     location = "/simulated"
     bundles_location = "/simulated"
@@ -63,6 +64,7 @@ class NoStorage:
         self.manifests: set[str] = set()
         self._written: set[str] = set()
         self.moves: list[AliasMove] = []
+        self.arrivals = NO_ARRIVALS
         self.wrong: dict[str, tuple[FileProblem, ...]] = {}
 
     def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
@@ -148,6 +150,10 @@ class NoStorage:
     def has_left(self, folder: str, host: str) -> bool:
         """Returns whether the host is `moved`. The folders of all other hosts still exist."""
         return host == "moved"
+
+    def log_arrivals(self, service: str, writers: Iterable[str]) -> LogArrivals:
+        """Returns what a test has set."""
+        return self.arrivals
 
     def free_bytes(self) -> int:
         """Returns more bytes than any job needs."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gridmill.domain.service import signature_differences
+from gridmill.domain.signature_changes import signature_differences
 
 NUMBER = {"features": ["temp"], "labels": ["rain"], "objective": "regression", "sequence": None}
 

@@ -11,9 +11,16 @@ from tests.kit.served_models import linear_model, order_of, row, run
 
 from gridmill.domain.service_log import READY_FOLDER, is_complete_name, writer_of
 from gridmill.domain.serving import RequestLog
-from gridmill.serving.log_files import COMPLETE_SECONDS, LEFT_SECONDS, complete_left_files
-from gridmill.serving.metrics import LOG_LOST, Metrics
-from gridmill.serving.request import Request
+from gridmill.serving.log_counts import read_counts
+from gridmill.serving.log_files import (
+    COMPLETE_SECONDS,
+    LEFT_SECONDS,
+    MOST_WAITING,
+    LineFiles,
+    complete_left_files,
+)
+from gridmill.serving.metrics import Metrics
+from gridmill.serving.request import Answer, Request
 from gridmill.serving.request_log import RequestLogUpkeep, RequestLogWriter
 from gridmill.serving.row_log import RowLogWriter
 
@@ -162,23 +169,81 @@ def test_files_that_are_transferred_have_a_folder_and_rows_that_are_deleted_befo
     assert all(is_complete_name(path.name) for path in complete(tmp_path / READY_FOLDER))
 
 
-def test_the_parent_process_completes_left_files_and_counts_what_all_replicas_lost(tmp_path: Path) -> None:
-    for number, lost in enumerate((3, 4)):
-        metrics = Metrics(tmp_path, number)
-        metrics.counts[LOG_LOST] = lost
-        metrics.save()
-    upkeep, settings = RequestLogUpkeep(tmp_path), RequestLog(folder=str(tmp_path / "log"), rows=True)
-    (tmp_path / "log").mkdir()
-    (tmp_path / "log/rows-1.part").write_text('{"x": 1}\n')
+def test_the_parent_process_completes_left_files_and_counts_what_killed_replicas_lost(tmp_path: Path) -> None:
+    settings = RequestLog(folder=str(tmp_path / "log"), rows=True)
+    upkeep = RequestLogUpkeep(tmp_path)
     upkeep.look(100.0, None, ())
-    assert (upkeep.lost, complete(tmp_path / "log")) == (0, [])
+    assert (upkeep.report, complete(tmp_path / "log")) == (None, [])
+    for number in (0, 1):
+        killed = LineFiles(settings, number, counts_folder=tmp_path)
+        killed.add('{"x": 1}', '{"x": 2}')
+        killed.flush()
+        killed.add('{"x": 3}')
+    with (tmp_path / "log/rows-1.part").open("a") as file:
+        file.write('{"x"')
     upkeep.look(100.0, settings, {0})
-    assert (upkeep.lost, rows(tmp_path / "log")) == (7, [{"x": 1}])
-    (tmp_path / "log/rows-2.part").write_text('{"x": 2}\n')
-    upkeep.look(101.0, settings, {0})
-    assert rows(tmp_path / "log") == [{"x": 1}]
-    upkeep.look(200.0, settings, {0})
     assert rows(tmp_path / "log") == [{"x": 1}, {"x": 2}]
+    upkeep.look(110.0, settings, {0})
+    assert upkeep.report is not None
+    counts = upkeep.report.counts["rows"]
+    assert (counts.logged, counts.written, dict(counts.lost)) == (6, 4, {"replica_killed": 1})
+    (tmp_path / "log/rows-2.part").write_text('{"x": 2}\n')
+    upkeep.look(120.0, settings, {0})
+    assert len(rows(tmp_path / "log")) == 2
+    upkeep.end()
+    assert len(rows(tmp_path / "log")) == 5
+    assert upkeep.report.is_last
+    assert dict(upkeep.report.counts["rows"].lost) == {"replica_killed": 2}
+    text = Metrics(tmp_path, 7).text()
+    assert 'gridmill_log_lines_lost_total{kind="rows",reason="replica_killed"} 2' in text
+    assert 'gridmill_log_lines_total{kind="rows"} 6' in text
+
+
+def test_the_rows_of_requests_are_lost_one_by_one_when_too_many_wait(tmp_path: Path) -> None:
+    log = RequestLogWriter(RequestLog(folder=str(tmp_path / "log"), rows=True), "rain", 0, tmp_path)
+    body, answered = {"rows": [{"x": 1}] * 4}, answer(1.0, 2.0, 3.0, 4.0)
+    number = MOST_WAITING + 3
+    for _ in range(number):
+        log.add(request(body), Answer(status=200, body=answered), answered, 0.1)
+    log.flush(ends=True)
+    report = read_counts(tmp_path, RequestLog(folder=""))
+    assert report is not None
+    lines, logged = report.counts["requests"], report.counts["rows"]
+    assert (lines.logged, lines.written, dict(lines.lost)) == (number, MOST_WAITING, {"queue_full": 3})
+    assert (logged.logged, logged.written) == (4 * number, MOST_WAITING)
+    assert dict(logged.lost) == {"queue_full": 4 * number - MOST_WAITING}
+
+
+def test_rows_that_cannot_be_read_are_counted_and_no_request_fails(tmp_path: Path) -> None:
+    log = RowLogWriter(RequestLog(folder=str(tmp_path), rows=True), "rain", 0, counts_folder=tmp_path)
+    log.add(request([{"x": 1}, 7]), answer(1.0, 2.0))
+    log.add(request([{"x": 1}]), b"no answer")
+    log.flush(ends=True)
+    report = read_counts(tmp_path, RequestLog(folder=""))
+    assert report is not None
+    assert len(rows(tmp_path)) == 1
+    assert (report.counts["rows"].logged, dict(report.counts["rows"].lost)) == (3, {"unreadable": 2})
+
+
+def test_a_killed_replica_leaves_no_part_of_a_line_in_the_file_of_its_successor(tmp_path: Path) -> None:
+    settings = RequestLog(folder=str(tmp_path / "log"))
+    (tmp_path / "log").mkdir()
+    path = tmp_path / "log/requests-0.jsonl"
+    path.write_text('{"of": "an earlier attempt"}\n{"par')
+    for _ in range(2):
+        log = RequestLogWriter(settings, "rain", 0, tmp_path)
+        log.add(request({}), Answer(status=200, body=b""), b"", 0.1)
+        log.flush()
+        log.add(request({}), Answer(status=200, body=b""), b"", 0.1)  # killed before it is written
+        with path.open("a") as file:
+            file.write('{"par')
+    complete_left_files(settings, (), tmp_path)
+    RequestLogUpkeep(tmp_path).complete(settings, ())
+    assert len([json.loads(line) for line in path.read_text().splitlines()]) == 3
+    report = read_counts(tmp_path, settings)
+    assert report is not None
+    counts = report.counts["requests"]
+    assert (counts.logged, counts.written, dict(counts.lost)) == (4, 2, {"replica_killed": 2})
 
 
 def test_a_folder_that_cannot_be_written_costs_no_request_and_is_counted(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from gridmill.control.steps.lineage import with_origin
 from gridmill.control.steps.output_folders import discard_parts, left_behind, output_uri, parts_of
 from gridmill.control.steps.promotions import note_promotion
 from gridmill.control.steps.provenance import is_declared_alike, look_up_provenance, note_made
-from gridmill.control.steps.services import note_calibration
+from gridmill.control.steps.services import note_calibration, note_log_end
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.domain.batch_use import account_of
 from gridmill.domain.frozen import replace
@@ -126,6 +126,8 @@ def _settle(endings: Endings, transaction: Transaction, attempt: Attempt, outcom
     _charge(endings.ledger, transaction, ended)
     if job_run is not None and ended.state != AttemptState.SUCCEEDED:
         transaction.then(partial(endings.discarded.extend, left_behind(job_run, attempt.id)))
+    if job_run is not None and job_run.job.service is not None:
+        note_log_end(endings.storage, transaction, job_run, attempt.id)
     if job_run is None or job_run.attempt_id != attempt.id:
         return
     out_of_memory = ended.cause == Cause.MEMORY

@@ -13,6 +13,7 @@ from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.service_chains import stage_folders
 from gridmill.control.steps.service_features import view_orders, with_definitions
 from gridmill.control.steps.service_gpus import note_gpu_memory, with_gpu_limit
+from gridmill.control.steps.service_logs import ended_log, new_losses, with_log_report
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.drift import changes, drift_of_pods, drift_periods
@@ -313,7 +314,8 @@ def note_report(transaction: Transaction, job_run: JobRun | None, event: PodEven
         return
     live = [one.id for one in _replica_attempts(transaction, service) if one is not None]
     counted = with_reported(service.counted, event.attempt_id, report, live)
-    service = _with_warm_up(transaction, replace(service, counted=counted), report, event.attempt_id)
+    service = _note_log(transaction, replace(service, counted=counted), report, event.attempt_id)
+    service = _with_warm_up(transaction, service, report, event.attempt_id)
     if job_run.job.name != service.serving_job:
         _note_other(transaction, service, job_run.job.name, report, event.attempt_id)
         return
@@ -342,6 +344,26 @@ def _with_drift(transaction: Transaction, before: Service, noted: Service) -> Se
         add_event(transaction, noted, ServiceState.RUNNING, f"drift of {one.label} {change}: {one.text}")
     drifting = drift_periods(noted.drifting, drift, transaction.now)
     return replace(noted, drift_of_pods=drift, drifting=drifting)
+
+
+def _note_log(transaction: Transaction, service: Service, report: ServiceReport, attempt_id: str) -> Service:
+    """Record the counts of the request log, also of replicas that were replaced and have not ended."""
+    noted = with_log_report(service, attempt_id, report)
+    if noted.log != service.log:
+        transaction.put(noted)
+        if message := new_losses(service, noted, attempt_id):
+            add_event(transaction, noted, ServiceState.RUNNING, message)
+    return noted
+
+
+def note_log_end(storage: Storage, transaction: Transaction, job_run: JobRun, attempt_id: str) -> None:
+    """Record the lines of the request log that are lost with an attempt that has ended."""
+    ended = ended_log(storage, transaction, job_run, attempt_id)
+    if ended is not None:
+        service, message = ended
+        transaction.put(service)
+        if message:
+            add_event(transaction, service, ServiceState.RUNNING, message)
 
 
 def _with_warm_up(

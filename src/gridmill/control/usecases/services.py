@@ -13,6 +13,7 @@ from gridmill.control.steps.service_features import (
     with_definition,
 )
 from gridmill.control.steps.service_gpus import check_gpu_memory, with_gpu_claim
+from gridmill.control.steps.service_logs import log_losses
 from gridmill.control.steps.service_totals import read_attempt, read_totals
 from gridmill.control.steps.services import (
     add_event,
@@ -56,9 +57,9 @@ from gridmill.control.usecases.service_sizes import (
 )
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import replace
+from gridmill.domain.log_counts import NO_LOG
 from gridmill.domain.naming import check_name
 from gridmill.domain.project import DEFAULT
-from gridmill.domain.promotion import Promotion
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.service import (
@@ -190,6 +191,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             changed=transaction.now,
             features=before.features if before is not None else {},
             declared_by=before.declared_by if before is not None else "",
+            log=before.log if before is not None else NO_LOG,
         )
         is_running = before is not None and before.is_meant_to_run and before.retry_at is None
         if before is not None and is_again:
@@ -565,6 +567,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         old_pod = explained(outdated) if outdated is not None and service.is_meant_to_run else ""
         untransferred = service.route.problem if service.route is not None else ""
         moves = (service.succession.message or pods_message(service)) if is_waiting else ""
+        alias = find_alias(self._ledger, service.follows) if service.follows else None
         messages = (service.problem, why, untransferred, *reported, service.refusal, old_pod, moves)
         return ServiceView(
             service=as_shown(replace(service, keys=without_hashes(service.keys))),
@@ -574,15 +577,11 @@ class ServiceUseCases(ServiceSizeUseCases):
             since=attempt.started if attempt is not None else None,
             message="; ".join(filter(None, messages)),
             rental=self._rental_text(service, attempt),
-            promotion=self._promotion(service),
+            promotion=alias.promotion if alias is not None else None,
             totals=read_totals(self._ledger, self._control.channels, service),
             last_end=earlier_end(self._ledger, job_run) if attempt is not None else "",
+            log=log_losses(self._control.storage, service),
         )
-
-    def _promotion(self, service: Service) -> Promotion | None:
-        """Return the last comparison of the alias that a service follows."""
-        alias = find_alias(self._ledger, service.follows) if service.follows else None
-        return alias.promotion if alias is not None else None
 
     def _rental_text(self, service: Service, attempt: Attempt | None) -> str:
         """Return the cost and the limits of a service on a rented machine; empty for all other services."""

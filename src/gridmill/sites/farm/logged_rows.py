@@ -1,8 +1,12 @@
-"""Takes the request logs of services from a farm to the home.
+"""Takes the request logs of services from a farm to the home, and counts their lines.
 
 A file at the farm that is complete never changes. It gets the same name at home, so that a sink loads it
 once, and then the farm deletes it. If a process ends between these steps, the next look finds the file at
 home, does not transfer it again, and asks the farm again to delete it.
+
+The lines of each writer that arrived, and the lines of files that were deleted above the limit, are counted
+in small files in the folder `.arrived` of the log. A count is stored with the name of its file before the
+file gets its name or is deleted, so that it is counted once.
 """
 
 import logging
@@ -11,12 +15,15 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from gridmill.codec import decode, encode
 from gridmill.domain.amounts import GIB
 from gridmill.domain.farm_protocol import FileEntry, Manifest
+from gridmill.domain.log_counts import ARRIVED_FOLDER, DELETED_FILE, ArrivedFiles
 from gridmill.domain.route import Staging
 from gridmill.domain.service_log import (
     LOG_FOLDER,
@@ -31,24 +38,31 @@ from gridmill.domain.storage_uri import below
 from gridmill.errors import (
     AwayError,
     GridmillError,
+    InputError,
     InterruptedRunError,
     NotFoundError,
     StorageError,
     UnavailableError,
     explained,
 )
+from gridmill.private_files import write_private
 from gridmill.sites.attempt_inputs import folder_uri
 from gridmill.sites.farm.attempt_notes import AttemptLog, AttemptNote
 from gridmill.sites.farm.client import FarmClient
 from gridmill.sites.farm.service_orders import check_serves
 from gridmill.transfer.durable import not_kept, sync
+from gridmill.whole_lines import count_lines, cut_last_line
 
 _LOG = logging.getLogger(__name__)
-EVERY_SECONDS = 20.0
-"""The interval at which the home looks for complete files. A replica completes a file once a minute."""
+EVERY_SECONDS = 5.0
+"""The interval at which the home looks for complete files. A replica completes a file about every 15 s."""
 KEPT_BYTES = GIB
 """At home, the newest files of one service from other sites are kept, up to this number of bytes."""
 _COMING = ".coming-"
+_MOST_RECORDS = 1_000
+"""The largest number of records of writers that are kept for one service."""
+_DELETING = threading.Lock()
+"""Locked while files of any log are deleted, because several sites can have files of one service."""
 _CLOSE_SECONDS = 5.0
 
 
@@ -170,7 +184,7 @@ class LoggedRows:
         if new:
             draft = f"{note.log_uri}/{_COMING}{attempt_id}"
             self._fetch(there, draft, note.staging, replace(manifest, files=new))
-            _give_names(below(self._root, draft), here, new)
+            _give_names(below(self._root, draft), here, new, found)
         self._farm.delete_log_files(attempt_id, [_name(one) for one in found])
         _delete_oldest(here, self._kept_bytes)
 
@@ -199,37 +213,74 @@ def _name_here(file: FileEntry) -> str:
     return name_after_end(_name(file))
 
 
-def _give_names(draft: Path, folder: Path, files: Iterable[FileEntry]) -> None:
-    """Moves downloaded files to the folder of the log. Raises StorageError."""
+def _give_names(draft: Path, folder: Path, files: Iterable[FileEntry], at_farm: Iterable[FileEntry]) -> None:
+    """Moves downloaded files to the folder of the log, and counts their lines. `at_farm` are all files of the
+    writer that the farm still has. Raises StorageError."""
     try:
+        lines: dict[str, int] = {}
         for one in files:
             path = draft / one.path
             os.utime(path)
             if is_open_name(_name(one)):
-                _cut_last_line(path)
+                cut_last_line(path)
+            lines[_name_here(one)] = count_lines(path)
             sync([path])
-            path.replace(folder / _name_here(one))
+        present = [_name_here(one) for one in at_farm]
+        record = folder / ARRIVED_FOLDER / f"{writer_in(present[0])}.json"
+        _write(record, _arrived(record, folder).after(present, lines))
+        for one in files:
+            (draft / one.path).replace(folder / _name_here(one))
         sync([folder])
         shutil.rmtree(draft)
     except OSError as error:
         raise not_kept(error, folder) from error
 
 
-def _cut_last_line(path: Path) -> None:
-    """Removes what follows the last line break, because a killed replica may leave a part of a line."""
-    content = path.read_bytes()
-    os.truncate(path, content.rfind(b"\n") + 1)
+def _arrived(record: Path, folder: Path) -> ArrivedFiles:
+    """Returns the record of a writer. If there is none, or if it is damaged, the files at home are counted.
+    Raises OSError."""
+    try:
+        return decode(record.read_bytes(), ArrivedFiles)
+    except (FileNotFoundError, InputError):
+        paths = (one for one in folder.glob(f"*-{record.stem}-*.jsonl") if writer_in(one.name))
+        return ArrivedFiles(named={one.name: count_lines(one) for one in paths})
+
+
+def _write(record: Path, content: ArrivedFiles) -> None:
+    record.parent.mkdir(exist_ok=True)
+    is_new = not record.exists()
+    write_private(record, encode(content))
+    if is_new:
+        records = (one for one in record.parent.glob("*.json") if one.name != DELETED_FILE)
+        for one in sorted(records, key=lambda one: one.stat().st_mtime_ns)[:-_MOST_RECORDS]:
+            one.unlink(missing_ok=True)
 
 
 def _delete_oldest(folder: Path, most_bytes: int) -> None:
-    """Deletes the oldest files that came from other sites, if they have more bytes together. Raises
-    StorageError."""
+    """Deletes the oldest files that came from other sites, if they have more bytes together, and counts their
+    lines. Raises StorageError."""
     try:
-        kept = 0
-        paths = [one for one in folder.glob("*-*.jsonl") if writer_in(one.name)]
-        for path in sorted(paths, key=lambda one: (one.stat().st_mtime_ns, one.name), reverse=True):
-            kept += path.stat().st_size
-            if kept > most_bytes:
+        with _DELETING:
+            above = _above_limit(folder, most_bytes)
+            if not above:
+                return
+            record = folder / ARRIVED_FOLDER / DELETED_FILE
+            before = ArrivedFiles()
+            with suppress(FileNotFoundError, InputError):
+                before = decode(record.read_bytes(), ArrivedFiles)
+            present = [one for one in before.named if (folder / one).exists()]
+            _write(record, before.after(present, {one.name: count_lines(one) for one in above}))
+            for path in above:
                 path.unlink()
     except OSError as error:
         raise not_kept(error, folder) from error
+
+
+def _above_limit(folder: Path, most_bytes: int) -> list[Path]:
+    kept, above = 0, []
+    paths = [one for one in folder.glob("*-*.jsonl") if writer_in(one.name)]
+    for path in sorted(paths, key=lambda one: (one.stat().st_mtime_ns, one.name), reverse=True):
+        kept += path.stat().st_size
+        if kept > most_bytes:
+            above.append(path)
+    return above

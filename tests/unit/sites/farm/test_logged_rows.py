@@ -12,6 +12,7 @@ import pytest
 from tests.unit.sites.farm.test_cluster_carrying import URI, Elsewhere, ended, home, order, outcome
 
 from gridmill.domain.farm_protocol import FarmStatus, Manifest
+from gridmill.domain.log_counts import ARRIVED_FOLDER
 from gridmill.domain.pod_protocol import AttemptOrder, ServiceUpdate
 from gridmill.domain.service_log import (
     LOG_FOLDER,
@@ -27,6 +28,7 @@ from gridmill.domain.states import AttemptState
 from gridmill.errors import AwayError, InputError, NotFoundError, StorageError, UnavailableError
 from gridmill.serving.log_files import LineFiles
 from gridmill.sites.farm.staging import HomeAttemptData
+from gridmill.storage.root import StorageRoot
 
 ATTEMPT, POD = "p-1.j.1", "d.0"
 WRITER = writer_of(ATTEMPT, "t")
@@ -114,7 +116,8 @@ def test_complete_files_come_home_while_the_service_runs_and_the_farm_deletes_th
     carrying.logs.tick()
     assert lines(here(tmp_path)) == [1]
     assert [path.name for path in Path(log.folder).rglob("*") if path.is_file()] == [f"rows-{WRITER}-0.part"]
-    assert not [one for one in (tmp_path / "root/requests/rain").iterdir() if one.is_dir()]
+    folders = [one.name for one in (tmp_path / "root/requests/rain").iterdir() if one.is_dir()]
+    assert folders == [ARRIVED_FOLDER]
 
     # its end, for example that of its machine: the file that could not be completed comes too
     with (Path(log.folder) / f"rows-{WRITER}-0.part").open("a") as file:
@@ -193,6 +196,10 @@ def test_the_oldest_files_at_home_are_deleted_above_a_limit(tmp_path: Path) -> N
         files.flush(ends=True)
         carrying.logs.tick()
     assert lines(here(tmp_path)) == [0] * 9 + [3, 4, 5]
+    bundles = tmp_path / "bundles"
+    arrivals = StorageRoot(tmp_path / "root", bundles).log_arrivals("rain", [WRITER, "f" * 16])
+    assert arrivals.arrived[WRITER].of_kind("rows") == 5
+    assert (arrivals.arrived["f" * 16].of_kind("rows"), arrivals.deleted.of_kind("rows")) == (0, 2)
 
 
 @pytest.mark.parametrize("seed", range(40))
