@@ -18,6 +18,9 @@ _LOG = logging.getLogger(__name__)
 COUNT_SECONDS = 1.0
 """The interval at which the counts are read."""
 _LONGEST_PAUSE_SECONDS = 60.0
+_PATIENCE = 5.0
+"""The process may give no sign of life for this many times the time of a replica, because it has a low
+priority, and no request waits for it."""
 MODULE = "gridmill.serving.shadow"
 _RESULT = re.compile(r'(?:result|by|quantile)="([^"]*)"')
 
@@ -99,6 +102,7 @@ class ShadowKeeper:
             request_log=None,
             upstream=None,
             memory_bytes=shadow.memory_bytes,
+            hang_seconds=_PATIENCE * order.hang_seconds,
         )
         self._process = ReplicaProcess(0, own, self._folder, self._pair[1], module=MODULE)
 
