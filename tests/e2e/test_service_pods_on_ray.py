@@ -98,7 +98,7 @@ def both_pods(rain: Rain) -> None:
         assert rain.answered() == REQUESTS
     found = rain.metrics()
     reached = {key: value for key, value in found.items() if key.startswith("gridmill_pod_reachable")}
-    assert list(reached.values()) == [1.0, 1.0]
+    assert reached == {f'gridmill_pod_reachable{{pod="{name}"}}': 1.0 for name in ("serve", "serve-2")}
     assert found['gridmill_request_seconds_count{version="w/m@1"}'] == REQUESTS
     assert all('pod="' in key for key in found if key.startswith("gridmill_memory_bytes"))
 

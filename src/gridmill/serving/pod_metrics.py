@@ -94,9 +94,10 @@ def with_pod(key: str, pod: str) -> str:
 
 
 def pod_name(attempt_id: str) -> str:
-    """Return the name of the pod in which an attempt runs: that of its job."""
-    parts = attempt_id.split("/")
-    return parts[-2] if len(parts) > 1 else attempt_id
+    """Return the name of the pod in which an attempt RUN.JOB.K runs: that of its job, as `show service` has
+    it."""
+    parts = attempt_id.split(".")
+    return parts[-2] if len(parts) > 2 else attempt_id
 
 
 class KeptCounters:

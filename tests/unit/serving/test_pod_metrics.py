@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridmill.domain.run import attempt_id_of
 from gridmill.domain.serving import Upstream
 from gridmill.errors import UnavailableError
 from gridmill.ports.service_link import OpenedConnection
@@ -26,7 +27,7 @@ from gridmill.serving.pod_metrics import (
 )
 from gridmill.serving.routing import ClientConnection, Replicas, Router
 
-FIRST, SECOND = "service-rain-1/serve/1", "service-rain-1/serve-2/1"
+FIRST, SECOND = (attempt_id_of(f"service-rain-1/{job}", 1) for job in ("serve", "serve-2"))
 Request = tuple[int, int, float]
 requests = st.lists(
     st.tuples(st.integers(1, 2), st.sampled_from([200, 422]), st.sampled_from([0.0005, 0.02, 7.0, 60.0])),
@@ -55,7 +56,7 @@ GAUGES = ("gridmill_requests_waiting", "gridmill_pod_reachable")
 @given(st.lists(requests, min_size=1, max_size=4))
 def test_counters_and_histograms_are_those_of_one_pod_with_all_requests(tmp_path_factory, pods):
     folder = tmp_path_factory.mktemp("pods")
-    answers = {f"r/serve-{n}/1": text_of(folder / f"p{n}", one) for n, one in enumerate(pods)}
+    answers = {f"r.serve-{n}.1": text_of(folder / f"p{n}", one) for n, one in enumerate(pods)}
     together = merged_text(KeptCounters(folder), dict(answers))
     alone = text_of(folder / "alone", [one for rows in pods for one in rows])
     assert counters(together) == pytest.approx(counters(alone))
@@ -79,11 +80,11 @@ def test_no_counter_decreases_and_each_attempt_counts_once(tmp_path_factory, cha
     for pod, more, is_replaced, is_reachable in changes:
         attempts[pod] += is_replaced
         for number, attempt in enumerate(attempts):
-            answered.setdefault(f"r/serve-{number}/{attempt}", 0)
-        answered[f"r/serve-{pod}/{attempts[pod]}"] += more
+            answered.setdefault(f"r.serve-{number}.{attempt}", 0)
+        answered[f"r.serve-{pod}.{attempts[pod]}"] += more
         answers: dict[str, str | None] = {}
         for number, attempt in enumerate(attempts):
-            name = f"r/serve-{number}/{attempt}"
+            name = f"r.serve-{number}.{attempt}"
             reached = is_reachable or number != pod
             if reached:
                 seen[name] = answered[name]
@@ -220,7 +221,7 @@ def test_the_router_answers_with_the_metrics_of_all_pods(tmp_path, parts):
 
 def test_without_the_key_no_kept_counters_are_shown(tmp_path):
     async def test() -> None:
-        (tmp_path / "metrics-pods.json").write_text(json.dumps({"old/serve/1": {"x_total": 9}}))
+        (tmp_path / "metrics-pods.json").write_text(json.dumps({"old.serve.1": {"x_total": 9}}))
         async with routed(tmp_path, [Pod(lines(5)), Pod(lines(7))]) as port:
             head, body = await asked(port, SCRAPE.replace(b"right", b"wrong"))
             assert head.startswith(b"HTTP/1.1 401")
@@ -236,7 +237,7 @@ def test_the_metrics_of_the_only_pod_pass_through_until_there_were_several(tmp_p
         async with routed(tmp_path / "one", [Pod(lines(5))]) as port:
             _, body = await asked(port, SCRAPE)
             assert body.decode() == lines(5)
-        (tmp_path / "metrics-pods.json").write_text(json.dumps({"old/serve-3/1": {"x_total": 9}}))
+        (tmp_path / "metrics-pods.json").write_text(json.dumps({"old.serve-3.1": {"x_total": 9}}))
         async with routed(tmp_path, [Pod(lines(5))]) as port:
             _, body = await asked(port, SCRAPE)
             assert parse(body.decode()).values["x_total"] == 14
