@@ -226,8 +226,8 @@ def test_only_a_ray_cluster_with_enough_nodes_runs_several_pods() -> None:
         ray.cases.start_service("rain", model="w/m@1", resource="far", settings=settings)
     with pytest.raises(InputError, match="cannot run in 3 pods at site 'local'"):
         ray.cases.start_service("rain", model="w/m@1", settings=settings)
-    with pytest.raises(InputError, match="pods: 0 is not between 1 and 32"):
-        ray.cases.start_service("rain", model="w/m@1", settings=ServiceSettings(pods=0))
+    with pytest.raises(InputError, match="pods: 33 is not between 0 and 32"):
+        ray.cases.start_service("rain", model="w/m@1", settings=ServiceSettings(pods=33))
 
 
 def sized(ray: OnRay) -> None:

@@ -140,10 +140,11 @@ QueueLimit = Annotated[
 Pods = Annotated[
     int | None,
     typer.Option(
-        min=1,
+        min=0,
         max=MOST_PODS,
         metavar="N",
-        help=f"{_SERVICE}on a Ray cluster, pods on as many nodes, each with all replicas. Default: 1.",
+        help=f"{_SERVICE}on a Ray cluster, pods on as many nodes, each with all replicas. Default: as many "
+        "as --rate needs, otherwise 1.",
         show_default=False,
     ),
 ]

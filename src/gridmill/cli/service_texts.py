@@ -25,10 +25,11 @@ HEAD = ("service", "state", "version", "follows", "replicas", "url", "since", ""
 
 def size_text(size: ServiceSize) -> str:
     """Return the size of a service in one line, with its expected latency."""
+    pods = f"{show_count(size.pods, 'pod')}, each with " if size.pods > 1 else ""
     at = f" for {show_number(size.rate)} requests/s" if size.rate else ""
     latency = f", expected p99 {show_latency(size.p99_seconds)}" if size.rate else ""
     return (
-        f"{show_count(size.replicas, 'replica')}, {show_number(size.cpus)} CPUs, "
+        f"{pods}{show_count(size.replicas, 'replica')}, {show_number(size.cpus)} CPUs, "
         f"{show_bytes(size.memory_bytes)}{at}{latency}; can serve {show_number(size.most_rate)} requests/s"
     )
 

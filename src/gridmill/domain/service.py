@@ -149,8 +149,7 @@ class Service:
     `rate` is the rate of requests per second for which the service was sized (0: none). If the number of
     replicas follows the load, `scaling` has its terms, and `replicas` is the largest number. `size` is the
     size by measurement; None if the version was not calibrated. `gpu_claim` is the part of a GPU that the
-    service has; None if it shares none. `gpu_measured` has the measured GPU memory of its versions, by their
-    ids.
+    service has; None if it shares none. `gpu_measured` has the measured GPU memory of its versions by id.
 
     `canary` is a second version, which gets `canary_percent` of the requests that name no version; empty if
     there is none. `canary_model` is the reference to it, and `canary_follows` the alias that the service
@@ -172,9 +171,9 @@ class Service:
     since the start, and `drift_of_pods` the drift of all pods. `route` is the router if the replicas run at
     another site; None if they run at the site `local` and accept connections at the address of the service
     themselves. `serving_job` is the job of the run whose replicas get the requests. The `further_pods` get
-    requests too. If the pod of the `serving_job` ends, a ready one of the further pods takes its place.
-    `succession` is the change to another rented machine. `log` has the counts of the request log. Times are
-    Unix times in seconds.
+    requests too, and a ready one takes the place of a serving pod that ends. With `waits_for_pods`, replicas
+    keep an earlier order until the added pods serve. `succession` is the change to another rented machine.
+    `log` has the counts of the request log. Times are Unix times in seconds.
     """
 
     name: str
@@ -215,6 +214,7 @@ class Service:
     route: ServiceRoute | None = None
     serving_job: str = JOB
     further_pods: tuple[FurtherPod, ...] = ()
+    waits_for_pods: bool = False
     succession: Succession = NO_SUCCESSION
     features: Mapping[str, FeatureDefinition] = field(default_factory=dict)
     features_before: tuple[FeatureDefinition, ...] = ()
@@ -281,7 +281,7 @@ class Service:
     @property
     def pods(self) -> int:
         """The number of pods in which the service runs when all its pods are ready."""
-        return self.settings.pods or 1
+        return self.settings.pods or (self.size.pods if self.size else 1)
 
     @property
     def ready_pods(self) -> int:

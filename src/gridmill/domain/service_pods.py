@@ -1,5 +1,7 @@
 """This module has the pods of a service that runs in several pods, each on a node of its own."""
 
+from collections.abc import Iterable
+
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.serving import ReplicaState, ServiceReport, ServiceState
 
@@ -23,6 +25,12 @@ class FurtherPod:
             return False
         is_any_ready = any(one.state is ReplicaState.READY for one in report.replicas)
         return report.state is ServiceState.READY and is_any_ready
+
+
+def by_use(pods: Iterable[FurtherPod]) -> tuple[FurtherPod, ...]:
+    """Return the further pods that get requests, in the order in which they stay when the service needs fewer
+    pods: first those that are ready."""
+    return tuple(sorted((one for one in pods if one.leaving is None), key=lambda one: not one.is_ready(0)))
 
 
 def job_of_pod(first: str, number: int) -> str:

@@ -44,8 +44,8 @@ class ServiceSettings:
     while a batch is computed. A request that is not answered within `timeout_seconds` (default: 10) fails. A
     body has at most `max_body_bytes` bytes (default: 16 MiB).
 
-    If the site of the service is a Ray cluster, the service runs in `pods` pods (default: 1), each on a node
-    of its own with all replicas of the service.
+    If the site of the service is a Ray cluster, the service runs in `pods` pods, each on a node of its own
+    with all replicas of the service. 0 pods (default) means as many as its rate needs, and 1 without a rate.
 
     With `trust`, the service may run the code of a version that predicts with its own code.
     `features` are the settings of the contextual features that the service computes.
@@ -144,7 +144,7 @@ def check_settings(settings: ServiceSettings) -> None:
     _check_range("max_wait_seconds", settings.max_wait_seconds, 0.0, 10.0)
     _check_range("timeout_seconds", settings.timeout_seconds, 0.01, 3600.0)
     _check_range("max_body_bytes", settings.max_body_bytes, 1024, 1024**3)
-    _check_range("pods", settings.pods, 1, MOST_PODS)
+    _check_range("pods", settings.pods, 0, MOST_PODS)
     if settings.features is not None:
         check_features(settings.features)
     _check_not_open(settings)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from gridmill.domain.amounts import MIB, Amounts, show_bytes, show_count, show_number
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.serving import Scaling
 from gridmill.domain.site import LOCAL
 from gridmill.errors import CapacityError
@@ -133,11 +133,11 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSize:
-    """The size of a service that serves `version`: CPUs and memory of all its processes for `replicas`
-    replicas.
+    """The size of a service that serves `version`: `pods` pods, and the CPUs and the memory of all processes
+    in one pod for its `replicas` replicas.
 
     `rate` is the rate of requests for which the size was computed (0: none), and `most_rate` is the rate
-    that these replicas can serve. `p99_seconds` is the expected 99th percentile of the latency at `rate`.
+    that all pods together can serve. `p99_seconds` is the expected 99th percentile of the latency at `rate`.
     `replica_bytes` is the memory limit of one replica, `code_bytes` the memory of the processes in which its
     model predicts with its own code, and `parent_bytes` the memory of the parent process.
     `memory_bytes` includes one more replica, which an update needs.
@@ -154,10 +154,11 @@ class ServiceSize:
     p99_seconds: float = 0.0
     why: tuple[str, ...] = ()
     code_bytes: int = 0
+    pods: int = 1
 
     @property
     def amounts(self) -> Amounts:
-        """The CPUs and the memory of the service."""
+        """The CPUs and the memory of the service in one pod."""
         return Amounts(cpus=self.cpus, memory_bytes=self.memory_bytes)
 
 
@@ -294,50 +295,50 @@ def most_replicas(calibration: Calibration, room: Amounts) -> int:
     return next((number for number in range(MOST_REPLICAS, 0, -1) if holds(number)), 0)
 
 
-def size_for_rate(calibration: Calibration, rate: float, room: Amounts, where: str) -> ServiceSize:
-    """Return the size of a service for this rate of requests. `room` has the CPUs and memory that are left at
-    `where`. Raises CapacityError, with the rate that fits."""
-    if not fits(calibration, rate, room):
-        raise CapacityError(
-            f"{where} cannot serve {show_number(rate)} requests/s of {calibration.version}; it can serve "
-            f"{show_number(most_rate(calibration, room))} requests/s",
-            hint=f"It has {show_number(room.cpus)} CPUs and {show_bytes(room.memory_bytes)} for it. Use a "
-            "lower --rate or a larger resource, or stop other services.",
-            place="rate",
-        )
-    return _sized(calibration, rate, replicas_for(calibration, rate), rate)
+def size_for_rate(calibration: Calibration, rate: float, pods: int = 1) -> ServiceSize:
+    """Return the size of a service for this rate of requests in this number of pods, with the fewest
+    replicas."""
+    part = rate / pods
+    return _sized(calibration, rate, replicas_for(calibration, part), part, pods)
 
 
 def size_for_count(
-    calibration: Calibration, rate: float, replicas: int, room: Amounts, where: str
+    calibration: Calibration, rate: float, replicas: int, room: Amounts, where: str, pods: int = 1
 ) -> ServiceSize:
-    """Return the size of a service with this number of replicas for this rate. Raises CapacityError if they
-    cannot serve the rate, or do not fit."""
-    _check_rate(calibration, rate, replicas)
-    if not _amounts(calibration, rate, replicas).fits_in(room):
+    """Return the size of a service with this number of replicas in each of its pods for this rate. `room` has
+    the CPUs and memory that are left for each pod at `where`. Raises CapacityError if they cannot serve the
+    rate, or do not fit."""
+    _check_rate(calibration, rate, replicas, pods)
+    if not _amounts(calibration, rate / pods, replicas).fits_in(room):
         raise _no_room(calibration, replicas, room, where)
-    return _sized(calibration, rate, replicas, rate)
+    return _sized(calibration, rate, replicas, rate / pods, pods)
 
 
 def size_for_range(
-    calibration: Calibration, rate: float, most: int, room: Amounts, where: str
+    calibration: Calibration, rate: float, most: int, room: Amounts, where: str, pods: int = 1
 ) -> ServiceSize:
-    """Return the size of a service that may have up to `most` replicas, each at its planned rate. Raises
-    CapacityError if so many do not fit, or if they cannot serve `rate`."""
-    _check_rate(calibration, rate, most)
+    """Return the size of a service that may have up to `most` replicas in each of its pods, each at its
+    planned rate. Raises CapacityError if so many do not fit, or if they cannot serve `rate`."""
+    _check_rate(calibration, rate, most, pods)
     whole = most * calibration.rate_per_replica
     if not _amounts(calibration, whole, most).fits_in(room):
         raise _no_room(calibration, most, room, where)
-    return _sized(calibration, rate, most, whole)
+    return _sized(calibration, rate, most, whole, pods)
 
 
-def _check_rate(calibration: Calibration, rate: float, replicas: int) -> None:
-    whole = replicas * calibration.rate_per_replica
+def with_pods(size: ServiceSize, pods: int) -> ServiceSize:
+    """Return the size with another number of pods, each as large as before."""
+    return replace(size, pods=pods, most_rate=math.floor(size.most_rate / size.pods * pods))
+
+
+def _check_rate(calibration: Calibration, rate: float, replicas: int, pods: int) -> None:
+    whole = pods * replicas * calibration.rate_per_replica
     if rate > whole:
+        each = f" in each of {pods} pods" if pods > 1 else ""
         raise CapacityError(
-            f"{show_count(replicas, 'replica')} of {calibration.version} can serve "
+            f"{show_count(replicas, 'replica')} of {calibration.version}{each} can serve "
             f"{show_number(math.floor(whole))} requests/s, not {show_number(rate)}",
-            hint=f"Allow more replicas: --replicas 1..{replicas_for(calibration, rate)}",
+            hint=f"Allow more replicas: --replicas 1..{replicas_for(calibration, rate / pods)}",
             place="replicas",
         )
 
@@ -365,9 +366,10 @@ def scaling_of(calibration: Calibration, least: int, most: int) -> Scaling:
     )
 
 
-def _sized(calibration: Calibration, rate: float, replicas: int, planned: float) -> ServiceSize:
+def _sized(calibration: Calibration, rate: float, replicas: int, planned: float, pods: int) -> ServiceSize:
+    """Return the size of a service for `rate`. `planned` is the rate of one pod for which it has CPUs."""
     amounts = _amounts(calibration, planned, replicas)
-    p99 = expected_p99(calibration, rate / replicas) if rate else 0.0
+    p99 = expected_p99(calibration, rate / pods / replicas) if rate else 0.0
     return ServiceSize(
         version=calibration.version,
         replicas=replicas,
@@ -377,9 +379,10 @@ def _sized(calibration: Calibration, rate: float, replicas: int, planned: float)
         code_bytes=calibration.code_limit_bytes,
         parent_bytes=calibration.parent_bytes,
         rate=rate,
-        most_rate=math.floor(replicas * calibration.rate_per_replica),
+        most_rate=math.floor(pods * replicas * calibration.rate_per_replica),
         p99_seconds=p99,
         why=tuple(_why(calibration, rate, replicas, p99)),
+        pods=pods,
     )
 
 

@@ -60,13 +60,17 @@ class Services(Protocol):
         rate: float = 0.0,
         replicas: int = 0,
         least_replicas: int | None = None,
+        pods: int = 0,
         resource: str = "",
         name: str = "",
         again: bool = False,
         trust: bool = False,
     ) -> ServicePlan:
-        """Show the replicas, the CPUs, the memory and the latency of a service for a rate of requests.
+        """Show the pods, replicas, CPUs, memory and latency of a service for a rate of requests.
 
+        A service on a Ray cluster gets the smallest number of pods that can serve the rate, and then the
+        fewest replicas in each of them. `pods` or `replicas` is a number that the user requests instead (0:
+        none).
         The size follows from a calibration, a measurement of a few seconds in a pod of the resource, which is
         kept for each version and type of machine. If there is none, or with `again`, the method starts it and
         returns a plan without a size: wait for its run, and call the method without `again`. `name` is the
@@ -96,9 +100,9 @@ class Services(Protocol):
 
         With `least_replicas`, the number of replicas follows the load, within the CPUs and the memory of the
         service. With `rate`, the service gets the size for this rate of requests per second, as at its start,
-        within the free part of its pod (0: the size stays as it is). With port 0, the service keeps its port.
-        Settings that are None stay as they are, and the settings that `settings.unset` names return to their
-        default values. `canary` is a reference to a second version, which gets `weight_percent` of the
+        within the free part of its pods (0: the size stays as it is). With port 0, the service keeps its
+        port. Settings that are None stay as they are, and the settings that `settings.unset` names return to
+        their default values. `canary` is a reference to a second version, which gets `weight_percent` of the
         requests (default: 10) until it is promoted or rolled back. Without `canary`, `weight_percent` changes
         the share of the present canary.
         `shadow` is a reference to a version that gets copies of `shadow_percent` of the requests (default:

@@ -236,7 +236,7 @@ _ROWS = (
         "POST /service-plans",
         "services",
         _OPERATOR,
-        body=("model", "rate", "replicas", "least_replicas", "resource", "name", "again", "trust"),
+        body=("model", "rate", "replicas", "least_replicas", "pods", "resource", "name", "again", "trust"),
     ),
     _row("rollback_service", "POST /services/{name}/rollback", "services", _OPERATOR, limits={"name": _NAME}),
     _row(

@@ -1,16 +1,16 @@
 """This module decides how a service runs in several pods, each on a node of its own: which pods start and
 end, on which nodes, and which pod takes the place of the first pod after its end."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from enum import Enum
 from math import inf
 
 from gridmill.domain.amounts import Amounts
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.service import JOB, Service, ready_replicas
-from gridmill.domain.service_pods import FurtherPod, job_of_pod
+from gridmill.domain.service_pods import FurtherPod, by_use, job_of_pod
 from gridmill.domain.states import FINISHED_JOBS
 from gridmill.scheduler.feasibility import gpus_of
 from gridmill.scheduler.snapshot import Snapshot
@@ -40,6 +40,8 @@ class PodStep(Enum):
     """A further pod starts on the node `node`."""
     LEAVE = "leave"
     """A further pod is not needed, and gets no further requests."""
+    SETTLE = "settle"
+    """All added pods are ready, so that the others may have fewer replicas."""
     STOP = "stop"
     """A pod that gets no further requests ends."""
 
@@ -97,6 +99,8 @@ class SpreadService:
 
 def decide_pods(spread: SpreadService, now: float) -> NextPodStep:
     """Decide the next step for the pods of a service. The function is pure."""
+    if _is_settled(spread.service):
+        return NextPodStep(step=PodStep.SETTLE)
     if spread.service.pods == 1 and not spread.further:
         is_bound = bool(spread.first.bound_to)
         return NextPodStep(step=PodStep.BIND, job=spread.first.job) if is_bound else NextPodStep()
@@ -146,9 +150,9 @@ def _moved(spread: SpreadService, pod: PodOfService, now: float) -> NextPodStep:
 
 def _number_of_pods(spread: SpreadService, now: float) -> Iterator[NextPodStep]:
     service = spread.service
-    staying = [one for one in service.further_pods if one.leaving is None]
-    if len(staying) + 1 > service.pods:
-        yield NextPodStep(step=PodStep.LEAVE, job=_least_useful(service, staying).job)
+    staying = by_use(service.further_pods)
+    if len(staying) + 1 > service.pods and _may_leave(service, staying):
+        yield NextPodStep(step=PodStep.LEAVE, job=staying[-1].job)
     for record, pod in zip(service.further_pods, spread.further, strict=True):
         if record.leaving is None or (pod.attempt is not None and pod.attempt.stop_requested):
             continue
@@ -162,8 +166,45 @@ def _number_of_pods(spread: SpreadService, now: float) -> Iterator[NextPodStep]:
             yield NextPodStep(step=PodStep.ADD, job=_new_job(spread), node=node)
 
 
-def _least_useful(service: Service, pods: list[FurtherPod]) -> FurtherPod:
-    return next((one for one in reversed(pods) if not one.is_ready(service.generation)), pods[-1])
+def _may_leave(service: Service, staying: Sequence[FurtherPod]) -> bool:
+    """Return whether the last of the pods may leave: it serves nothing, or the other pods have the size with
+    which they serve without it."""
+    *others, last = staying
+    return not last.is_ready(0) or (
+        _is_first_ready(service) and all(one.is_ready(service.generation) for one in others)
+    )
+
+
+def _is_first_ready(service: Service) -> bool:
+    """Return whether the pod of the serving job serves the newest order."""
+    first = FurtherPod(job=service.serving_job, report=service.report)
+    return first.is_ready(service.generation)
+
+
+def with_wait_for_pods(before: Service, after: Service) -> Service:
+    """Return a service after a change. If more pods with fewer replicas each are to serve, the present
+    replicas keep their order until the added pods serve, so that no request fails meanwhile."""
+    if after.generation == before.generation:
+        return after
+    is_fewer_each = after.pods > before.pods and after.replicas < before.replicas
+    waits = is_fewer_each or (before.waits_for_pods and after.pods >= before.pods)
+    return replace(after, waits_for_pods=waits)
+
+
+def _is_settled(service: Service) -> bool:
+    """Return whether the replicas that keep an earlier order may get the newest one, because the pods that
+    were added serve."""
+    staying = by_use(service.further_pods)
+    has_all = len(staying) + 1 >= service.pods and all(one.is_ready(0) for one in staying)
+    return service.waits_for_pods and has_all
+
+
+def jobs_by_use(service: Service) -> tuple[str, ...]:
+    """Return the jobs of the pods of a service, in the order in which the pods stay when the service needs
+    fewer of them; those that leave are the last ones."""
+    staying = by_use(service.further_pods)
+    leaving = (one for one in service.further_pods if one.leaving is not None)
+    return (service.serving_job, *(one.job for one in (*staying, *leaving)))
 
 
 def _new_job(spread: SpreadService) -> str:
@@ -231,7 +272,8 @@ def pods_message(service: Service) -> str:
     """Return the number of ready pods as a sentence, if not all of them are ready; otherwise an empty
     text."""
     wanted, ready = service.pods, service.ready_pods
-    if service.route is None or ready >= wanted or not service.is_in_effect:
+    is_changing = not (service.is_in_effect or service.waits_for_pods)
+    if service.route is None or ready >= wanted or is_changing:
         return ""
     absent = wanted - 1 - len([one for one in service.further_pods if one.leaving is None])
     waits = f"; no further node of site {service.site} has room for a pod" if absent else ""

@@ -52,13 +52,14 @@ class ServiceVerbs(Connected):
         reference = model or (before.follows or before.version if before is not None else "")
         is_sized = before is not None and not before.is_meant_to_run and before.size is not None
         trust = bool(settings.trust or (before is not None and before.settings.trust))
-        pods = settings.pods or (before.pods if before is not None else 1)
+        pods = before.settings.pods if settings.pods is None and before is not None else settings.pods
         if reference and (rate or least_replicas is not None):
             self.plan_service(
                 reference,
-                rate=rate / pods,
+                rate=rate,
                 replicas=replicas,
                 least_replicas=least_replicas,
+                pods=pods or 0,
                 resource=resource,
                 name=name,
                 trust=trust,
@@ -91,23 +92,25 @@ class ServiceVerbs(Connected):
         rate: float = 0.0,
         replicas: int = 0,
         least_replicas: int | None = None,
+        pods: int = 0,
         resource: str = "",
         name: str = "",
         again: bool = False,
         trust: bool = False,
     ) -> ServicePlan:
-        """Return the replicas, the CPUs, the memory and the expected latency of a service for a rate of
-        requests per second. If the version was not measured on this type of machine, or with `again`, the
-        method waits for a measurement, which takes a few seconds. With `trust`, the measurement may run the
-        code of a version that predicts with its own code. Raises CapacityError, with the rate that the
-        resource can serve; InputError, NotFoundError, PipelineError, UnavailableError if the measurement
-        fails."""
+        """Return the pods, the replicas, the CPUs, the memory and the expected latency of a service for a
+        rate of requests per second. On a Ray cluster, 0 pods means as many as the rate needs. If the version
+        was not measured on this type of machine, or with `again`, the method waits for a measurement, which
+        takes a few seconds. With `trust`, the measurement may run the code of a version that predicts with
+        its own code. Raises CapacityError, with the rate that the resource can serve; InputError,
+        NotFoundError, PipelineError, UnavailableError if the measurement fails."""
         while True:
             plan = self.grid.plan_service(
                 model,
                 rate=rate,
                 replicas=replicas,
                 least_replicas=least_replicas,
+                pods=pods,
                 resource=resource,
                 name=name,
                 again=again,

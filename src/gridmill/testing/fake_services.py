@@ -38,6 +38,7 @@ class FakeServices:
         rate: float = 0.0,
         replicas: int = 0,
         least_replicas: int | None = None,
+        pods: int = 0,
         resource: str = "",
         name: str = "",
         again: bool = False,

@@ -16,6 +16,7 @@ from gridmill.domain.service_size import (
     BatchTime,
     Calibration,
     LoadPoint,
+    ServiceSize,
     batch_time,
     cpus_for,
     expected_p99,
@@ -28,8 +29,8 @@ from gridmill.domain.service_size import (
     scaling_of,
     sharing_lines,
     size_for_range,
-    size_for_rate,
 )
+from gridmill.domain.service_spread import PodRooms, size_by_rate
 from gridmill.errors import CapacityError
 
 
@@ -121,6 +122,11 @@ ROOMS = st.builds(
 CALIBRATIONS = st.builds(calibrated, st.floats(0, 0.02), st.floats(1e-4, 0.02), st.integers(10 * MIB, GIB))
 
 
+def in_one_pod(calibration: Calibration, rate: float, room: Amounts) -> ServiceSize:
+    """The size for the rate where a service has one pod."""
+    return size_by_rate(calibration, rate, PodRooms(free=(room,), empty=room), "x")
+
+
 def brute_force(calibration: Calibration, rate: float, room: Amounts) -> int | None:
     """The smallest number of replicas that serves the rate in the room, by trying all."""
     for replicas in range(1, MOST_REPLICAS + 1):
@@ -141,9 +147,9 @@ def test_a_size_has_the_fewest_replicas_that_serve_the_rate_or_is_refused(calibr
     assert fits(calibration, rate, room) == (expected is not None)
     if expected is None:
         with pytest.raises(CapacityError):
-            size_for_rate(calibration, rate, room, "x")
+            in_one_pod(calibration, rate, room)
         return
-    size = size_for_rate(calibration, rate, room, "x")
+    size = in_one_pod(calibration, rate, room)
     assert (size.replicas, size.rate) == (expected, rate)
     assert size.amounts.fits_in(room)
     assert size.most_rate >= math.floor(rate)
@@ -156,7 +162,7 @@ def test_a_refusal_names_the_largest_rate_that_is_not_refused(calibration, room)
     assert most == 0 or fits(calibration, most, room)
     assert most + 1 > MOST_REPLICAS * calibration.rate_per_replica or not fits(calibration, most + 1, room)
     with pytest.raises(CapacityError, match=r"it can serve [\d,.]+ requests/s"):
-        size_for_rate(calibration, most + 1 + MOST_REPLICAS * calibration.rate_per_replica, room, "x")
+        in_one_pod(calibration, most + 1 + MOST_REPLICAS * calibration.rate_per_replica, room)
 
 
 @given(CALIBRATIONS, ROOMS, st.integers(1, MOST_REPLICAS))
@@ -184,10 +190,8 @@ def test_a_measurement_on_a_busy_machine_is_named_among_the_reasons():
     room = Amounts(cpus=4, memory_bytes=8 * GIB)
     idle, busy = calibrated(), calibrated()
     slow = tuple(replace(one, rate_per_second=one.rate_per_second / 2) for one in busy.points)
-    assert not any("--measure-again" in why for why in size_for_rate(idle, 5.0, room, "x").why)
-    assert any(
-        "--measure-again" in why for why in size_for_rate(replace(busy, points=slow), 5.0, room, "x").why
-    )
+    assert not any("--measure-again" in why for why in in_one_pod(idle, 5.0, room).why)
+    assert any("--measure-again" in why for why in in_one_pod(replace(busy, points=slow), 5.0, room).why)
 
 
 def test_the_terms_of_scaling_follow_from_the_calibration():
@@ -199,7 +203,7 @@ def test_the_terms_of_scaling_follow_from_the_calibration():
 
 def test_services_that_share_a_resource_show_what_they_save():
     room = Amounts(cpus=4, memory_bytes=8 * GIB)
-    sizes = [size_for_rate(calibrated(replica=60 * MIB), 50.0, room, "x") for _ in range(3)]
+    sizes = [in_one_pod(calibrated(replica=60 * MIB), 50.0, room) for _ in range(3)]
     (line,) = sharing_lines("servers", sizes, 192 * MIB)
     assert line.startswith("3 services on servers: 0.45 CPUs and 960 MiB by measurement, in the same pods; ")
     assert "saves 2.55 CPUs and 192 MiB" in line

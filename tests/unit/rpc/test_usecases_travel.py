@@ -71,6 +71,7 @@ SAMPLES: dict[str, Any] = {
     "path": "/tmp/über folder/a.zip",
     "pipeline": PIPELINE,
     "pipelines": ("demo", "other"),
+    "pods": 2,
     "port": 8000,
     "project": Project(name="team", share=2.0),
     "reference": "demo/a",

@@ -13,21 +13,25 @@ from gridmill.domain.resource import Resource, default_name
 from gridmill.domain.service import CALIBRATION_NAME, JOB, Service
 from gridmill.domain.service_size import Calibration, ServiceSize, calibration_name, sharing_lines
 from gridmill.domain.service_spec import ServiceSpec
+from gridmill.domain.service_spread import PodRooms
 from gridmill.domain.site import LOCAL, SiteKind
 from gridmill.errors import InputError, UnavailableError
 from gridmill.machine_type import machine_type
 from gridmill.scheduler.feasibility import cpus_of
+from gridmill.scheduler.service_rooms import pod_rooms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePlace:
     """A resource on which a service runs: the type of its machines, the CPUs and memory of one pod, and those
-    that its other services leave (`room`). `sizes` are the sizes of the other services, if measured."""
+    that its other services leave (`room`). `rooms` are those on each node where the service may run. `sizes`
+    are the sizes of the other services, if measured."""
 
     resource: Resource
     machine: str
     pod: Amounts
     room: Amounts
+    rooms: PodRooms
     sizes: tuple[ServiceSize, ...] = ()
 
     @property
@@ -57,7 +61,14 @@ def place_of(ledger: Ledger, resource: str, service: str) -> ServicePlace:
     sizes = tuple(one.size for one in others if one.size is not None)
     room = _left(pod, used.workers or 1, map(_amounts_of, others))
     machine = machine_type() if used.site == LOCAL else _machine_at(used.site, node)
-    return ServicePlace(resource=used, machine=machine, pod=pod, room=room, sizes=sizes)
+    site = ledger.snapshot.sites.get(used.site)
+    if site is not None and site.kind is SiteKind.RAY:
+        assumed = {one.name: _amounts_of(one) for one in ledger.snapshot.services.values()}
+        rooms = pod_rooms(ledger.snapshot, site, used, service, assumed)
+    else:
+        why_one = _ONE_POD.get(site.kind if site is not None else SiteKind.LOCAL, "")
+        rooms = PodRooms(free=(room,), empty=pod, why_one=why_one)
+    return ServicePlace(resource=used, machine=machine, pod=pod, room=room, rooms=rooms, sizes=sizes)
 
 
 def _measured_node(ledger: Ledger, resource: Resource) -> Amounts:
@@ -89,6 +100,12 @@ _NOT_MEASURED = {
     SiteKind.BATCH: "no services run there",
 }
 """The kinds of sites at which the sizes of services are not measured, each with the reason."""
+
+
+_ONE_POD = {
+    SiteKind.CLUSTER: "At a farm, a service runs in one pod; only on a Ray cluster, it runs in several pods.",
+}
+"""The kinds of sites at which a service runs in one pod although they have several nodes."""
 
 
 def _machine_at(site: str, node: Amounts) -> str:

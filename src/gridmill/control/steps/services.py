@@ -197,6 +197,7 @@ def send_order(
         order = order_for_process(catalog, storage, service)
         order = _at_node(catalog, transaction, service, attempt, order)
         views = _views_of_replicas(catalog, storage, service, transaction.now)
+        order = replace(order, generation=0) if _keeps_order(service, attempt) else order
         _send(channels, transaction, attempt, order, views)
     views = view_orders(catalog, storage, service, transaction.now) if service.route is not None else None
     send_route_order(channels, transaction, service, views)
@@ -218,6 +219,15 @@ def send_order_again(
         transaction.put(noted)
         if problem:
             add_event(transaction, noted, ServiceState.FAILING, problem)
+
+
+def _keeps_order(service: Service, attempt: Attempt) -> bool:
+    """Return whether the replicas of an attempt keep their earlier order, which has a greater generation than
+    0, until the pods that were added serve."""
+    reports = [(service.report, service.reported_by)]
+    reports += [(one.report, one.reported_by) for one in service.further_pods]
+    report = next((one for one, reported_by in reports if reported_by == attempt.id), None)
+    return service.waits_for_pods and report is not None and report.generation < service.generation
 
 
 def note_calibration(

@@ -8,7 +8,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.state import Endings
 from gridmill.control.steps.run_lifecycle import stop_run
 from gridmill.control.steps.service_steps import further_job, step_services
-from gridmill.control.steps.services import add_event, job_run_of, live_attempt
+from gridmill.control.steps.services import add_event, job_run_of, live_attempt, send_order_again
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobKind
 from gridmill.domain.run import JobRun, Run
@@ -82,6 +82,10 @@ def _act(endings: Endings, transaction: Transaction, run: Run, service: Service,
         _add(transaction, service, step)
     elif step.step is PodStep.LEAVE:
         _leave(transaction, service, step.job)
+    elif step.step is PodStep.SETTLE:
+        settled = replace(service, waits_for_pods=False)
+        transaction.put(settled)
+        send_order_again(endings.catalog, endings.storage, endings.channels, transaction, settled)
     elif step.step is PodStep.STOP:
         stop_run(endings.ledger, endings.channels, endings.candidates, transaction, run, step.job)
 

@@ -154,6 +154,7 @@ def _start_again(creation: RunCreation, transaction: Transaction, service: Servi
         retry_at=None,
         serving_job=JOB,
         further_pods=(),
+        waits_for_pods=False,
         succession=Succession(warm_up=service.succession.warm_up),
         report=None,
         reported_by="",

@@ -17,7 +17,7 @@ from gridmill.domain.resource import Resource, default_name
 from gridmill.domain.service import Service, why_not_served
 from gridmill.domain.service_features import FeatureDefinition, features_folder
 from gridmill.domain.service_settings import ServiceSettings
-from gridmill.domain.service_size import MOST_REPLICAS
+from gridmill.domain.service_size import MOST_REPLICAS, with_pods
 from gridmill.domain.service_totals import problems_of
 from gridmill.domain.site import MOST_NODES, Site, SiteKind
 from gridmill.errors import ConflictError, InputError
@@ -160,14 +160,52 @@ def version_before(before: Service | None, version: Artifact) -> str:
 
 def with_size_before(service: Service, before: Service) -> Service:
     """Return a service that starts without a size of its own with the size that it had before. If the size
-    follows from the rate alone, another version gets the replicas that the rate needs of it."""
-    is_computed = bool(before.rate) and before.scaling is None and service.version != before.version
+    follows from the rate alone, another version or number of pods gets the replicas that the rate needs. If
+    the number of pods was chosen by the rate, it is chosen again."""
+    is_other = (service.version, service.settings.pods) != (before.version, before.settings.pods)
+    is_chosen = not before.settings.pods and before.pods > 1 and _has_computed_size(before)
+    is_computed = bool(before.rate) and before.scaling is None and (is_other or is_chosen)
     return replace(
         service,
         replicas=0 if is_computed else before.replicas,
         rate=before.rate,
         scaling=before.scaling,
         size=before.size,
+    )
+
+
+def _has_computed_size(service: Service) -> bool:
+    """Return whether the number of replicas is that of the size by measurement."""
+    return service.scaling is None and service.size is not None and service.size.replicas == service.replicas
+
+
+def has_present_size(running: Service, wanted: Service, least_replicas: int | None) -> bool:
+    """Return whether a service is requested for the rate alone for which it runs."""
+    is_by_rate = not wanted.replicas and least_replicas is None and _has_computed_size(running)
+    return is_by_rate and wanted.rate == running.rate
+
+
+def with_pods_of(service: Service) -> Service:
+    """Return a service whose size has the number of pods of its settings."""
+    size = service.size
+    if size is None or (service.rate and not service.settings.pods):
+        return service
+    return replace(service, size=with_pods(size, service.settings.pods or 1))
+
+
+def has_other_pods_alone(before: Service, after: Service) -> bool:
+    """Return whether a change of the settings only changes the number of pods."""
+    settings = replace(after.settings, pods=before.settings.pods)
+    return replace(after, settings=settings, size=before.size) == before
+
+
+def change_text(service: Service) -> str:
+    """Return what a service serves after a change, for its events."""
+    canary = f", {service.canary_percent:g} % of it by {service.canary}," if service.canary else ""
+    each = f" in each of {service.pods} pods" if service.pods > 1 else ""
+    return (
+        f"serves {service.version}{canary} with {service.replicas} replicas{each} as generation "
+        f"{service.generation}"
     )
 
 

@@ -64,7 +64,8 @@ def with_service(
 def _kept(service: Service) -> _Foreseen:
     cpus = service.size.cpus if service.size is not None else float(service.replicas)
     amounts = Amounts(cpus=cpus, memory_bytes=memory_needed(service, service.replicas, REPLICA_BYTES))
-    return _Foreseen(text=f"has {_amounts_text(service.replicas, amounts)}", amounts=amounts)
+    text = f"has {_amounts_text(service.replicas, amounts, service.pods)}"
+    return _Foreseen(text=text, amounts=amounts)
 
 
 def _foreseen(catalog: Catalog, job: Job, service: Service | None, version: Artifact | None) -> _Foreseen:
@@ -77,7 +78,10 @@ def _foreseen(catalog: Catalog, job: Job, service: Service | None, version: Arti
         measured = _measured(catalog.ledger, version, place)
         if place is None:
             return _by_count(service, most)
-        return _by_rate(place, measured, spec.rate, most, least, version)
+        pods = spec.settings.pods
+        if pods is None and service is not None:
+            pods = service.settings.pods
+        return _by_rate(place, measured, spec.rate, most, least, pods or 0, version)
     except GridmillError as error:
         return _Foreseen(problem=explained(error))
 
@@ -88,6 +92,7 @@ def _by_rate(
     rate: float,
     most: int,
     least: int | None,
+    pods: int,
     version: Artifact | None,
 ) -> _Foreseen:
     wanted = f" for {show_number(rate)} requests/s" if rate else ""
@@ -95,10 +100,10 @@ def _by_rate(
         named = version.id if version is not None else "the new version"
         text = f"replicas, CPUs and memory{wanted} are unknown until {named} is measured"
         return _Foreseen(text=text)
-    size = sized(measured, rate, most, least, place.room, place.label)
+    size = sized(measured, rate, most, least, pods, place.rooms, place.label)
     latency = f", expected p99 {show_latency(size.p99_seconds)}" if rate else ""
     return _Foreseen(
-        text=f"takes {_amounts_text(size.replicas, size.amounts)}{wanted}{latency}",
+        text=f"takes {_amounts_text(size.replicas, size.amounts, size.pods)}{wanted}{latency}",
         amounts=size.amounts,
         start_seconds=measured.start_seconds,
     )
@@ -120,8 +125,9 @@ def _measured(ledger: Ledger, version: Artifact | None, place: ServicePlace | No
     return calibration_of(ledger, version.id, place.machine)
 
 
-def _amounts_text(replicas: int, amounts: Amounts) -> str:
+def _amounts_text(replicas: int, amounts: Amounts, pods: int = 1) -> str:
+    several = f"{show_count(pods, 'pod')}, each with " if pods > 1 else ""
     return (
-        f"{show_count(replicas, 'replica')}, {show_number(amounts.cpus)} CPUs, "
+        f"{several}{show_count(replicas, 'replica')}, {show_number(amounts.cpus)} CPUs, "
         f"{show_bytes(amounts.memory_bytes)}"
     )

@@ -29,17 +29,15 @@ from gridmill.domain.service import (
     why_not_served,
 )
 from gridmill.domain.service_canary import room_needed, why_no_room
-from gridmill.domain.service_settings import ServiceSettings
+from gridmill.domain.service_settings import ServiceSettings, check_settings
 from gridmill.domain.service_size import (
     MOST_REPLICAS,
     Calibration,
     ServicePlan,
     ServiceSize,
     scaling_of,
-    size_for_count,
-    size_for_range,
-    size_for_rate,
 )
+from gridmill.domain.service_spread import PodRooms, size_by_rate, size_in_pods
 from gridmill.errors import CapacityError, ConflictError, InputError
 from gridmill.scheduler.capacity_index import ProjectTotals
 from gridmill.scheduler.fair_share import bounds
@@ -59,6 +57,7 @@ class ServiceSizeUseCases(UseCases):
         rate: float = 0.0,
         replicas: int = 0,
         least_replicas: int | None = None,
+        pods: int = 0,
         resource: str = "",
         name: str = "",
         again: bool = False,
@@ -69,6 +68,7 @@ class ServiceSizeUseCases(UseCases):
         that neither `trust` nor the settings of the service permit."""
         check_rate(rate)
         check_range(replicas, least_replicas)
+        check_settings(ServiceSettings(pods=pods))
         with self._node.changing() as transaction:
             version = find_version(self._control.catalog, model)
             if why := why_not_served(version, None):
@@ -85,7 +85,7 @@ class ServiceSizeUseCases(UseCases):
                 return ServicePlan(
                     version=version.id, machine=place.machine, site=place.resource.site, run_id=run_id
                 )
-        size = sized(calibration, rate, replicas, least_replicas, place.room, place.label)
+        size = sized(calibration, rate, replicas, least_replicas, pods, place.rooms, place.label)
         return ServicePlan(
             version=version.id,
             machine=place.machine,
@@ -120,7 +120,8 @@ class ServiceSizeUseCases(UseCases):
         if definition is not None and definition.stages:
             raise not_measured(service.version)
         calibration = self._calibration(service.version, place)
-        size = sized(calibration, service.rate / service.pods, count, least_replicas, place.room, place.label)
+        pods = service.pods if count else service.settings.pods or 0
+        size = sized(calibration, service.rate, count, least_replicas, pods, place.rooms, place.label)
         return with_size(service, size, calibration, least_replicas)
 
     def _calibration(self, version: str, place: ServicePlace) -> Calibration:
@@ -136,12 +137,12 @@ class ServiceSizeUseCases(UseCases):
         rate: float,
         replicas: int | None,
         least_replicas: int | None,
-        pods: int,
+        pods: int | None,
     ) -> Service:
         """Return a running service with the size for another rate or another range of replicas, which fits
-        into the free part of its pod. `pods` is the number of pods that serve the rate. With another rate
-        alone, a range stays as it is. Raises CapacityError, ConflictError if the version is not
-        calibrated."""
+        into the free part of its pods. `pods` is the number of pods that a user requests (0: as many as the
+        rate needs, None: as before). With another rate alone, a range stays as it is. Raises CapacityError,
+        ConflictError if the version is not calibrated."""
         place = place_of(self._ledger, service.resource, service.name)
         if has_stages(self._control.catalog, fetch_artifact(self._control.catalog, service.version)):
             raise not_measured(service.version)
@@ -149,18 +150,18 @@ class ServiceSizeUseCases(UseCases):
         if replicas is None and service.scaling is not None:
             replicas, least_replicas = service.replicas, service.scaling.least
         attempt = live_attempt(transaction, service)
-        room = place.room if attempt is None else _room_in_pod(self._ledger.snapshot, attempt)
+        rooms = place.rooms
+        if attempt is not None and not rooms.site:
+            rooms = replace(rooms, held=(_room_in_pod(self._ledger.snapshot, attempt),), free=())
         extra_bytes = memory_needed(service, service.replicas, 0) - memory_needed(
             replace(service, features={}, canary_bytes=0, shadow=None), service.replicas, 0
         )
-        room = replace(room, memory_bytes=max(0, room.memory_bytes - extra_bytes))
+        chosen = service.settings.pods if pods is None else pods
+        if replicas is not None:
+            chosen = chosen or service.pods
+        where = f"the pod of {service.name}" if not rooms.site else f"service {service.name}"
         size = sized(
-            calibration,
-            rate / pods,
-            replicas or 0,
-            least_replicas,
-            room,
-            f"the pod of {service.name}",
+            calibration, rate, replicas or 0, least_replicas, chosen or 0, rooms.less(extra_bytes), where
         )
         return with_size(replace(service, rate=rate or service.rate), size, calibration, least_replicas)
 
@@ -175,7 +176,8 @@ class ServiceSizeUseCases(UseCases):
         )
         names = (service.serving_job, *(one.job for one in service.further_pods))
         attempts = [live_attempt(transaction, service, name) for name in names]
-        check_quota(self._ledger.snapshot, service, [one for one in attempts if one is not None], size)
+        running = [one for one in attempts if one is not None]
+        check_quota(self._ledger.snapshot, service, running, size, max(0, service.pods - len(names)))
         for name in names:
             self._give_to(transaction, service, name, size)
 
@@ -196,13 +198,17 @@ class ServiceSizeUseCases(UseCases):
         transaction.put(replace(attempt, given=given, asked_cpus=max(needed.cpus, attempt.asked_cpus)))
 
 
-def check_quota(snapshot: Snapshot, service: Service, attempts: Sequence[Attempt], needed: Amounts) -> None:
-    """Raise CapacityError if the running attempts of a service may not each grow to the amounts `needed`,
-    because the live attempts of its project would then hold more than its quota."""
+def check_quota(
+    snapshot: Snapshot, service: Service, attempts: Sequence[Attempt], needed: Amounts, added: int = 0
+) -> None:
+    """Raise CapacityError if the running attempts of a service may not each grow to the amounts `needed`, or
+    if so many attempts may not be `added`, because the live attempts of its project would then hold more than
+    its quota."""
     project = snapshot.projects.get(service.project)
     more = Amounts(
-        cpus=sum(max(0.0, needed.cpus - one.asked_cpus) for one in attempts),
-        memory_bytes=sum(max(0, needed.memory_bytes - one.given.memory_bytes) for one in attempts),
+        cpus=added * needed.cpus + sum(max(0.0, needed.cpus - one.asked_cpus) for one in attempts),
+        memory_bytes=added * needed.memory_bytes
+        + sum(max(0, needed.memory_bytes - one.given.memory_bytes) for one in attempts),
     )
     if project is None or not (more.cpus or more.memory_bytes):
         return
@@ -267,16 +273,15 @@ def sized(
     rate: float,
     replicas: int,
     least_replicas: int | None,
-    room: Amounts,
+    pods: int,
+    rooms: PodRooms,
     where: str,
 ) -> ServiceSize:
-    """Return the size for a range of replicas, for a number of replicas, or for a rate alone. Raises
-    CapacityError."""
-    if least_replicas is not None:
-        return size_for_range(calibration, rate, replicas, room, where)
-    if replicas:
-        return size_for_count(calibration, rate, replicas, room, where)
-    return size_for_rate(calibration, rate, room, where)
+    """Return the size for a range of replicas, for a number of replicas, or for a rate alone. For a rate
+    alone, 0 pods means as many as it needs; otherwise, it means one. Raises CapacityError."""
+    if not (pods or replicas or least_replicas is not None):
+        return size_by_rate(calibration, rate, rooms, where)
+    return size_in_pods(calibration, rate, replicas, least_replicas, pods or 1, rooms, where)
 
 
 def with_size(

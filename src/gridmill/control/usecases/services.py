@@ -28,6 +28,7 @@ from gridmill.control.steps.services import (
 from gridmill.control.usecases.service_checks import (
     ChosenModel,
     DefinedFeatures,
+    change_text,
     check_files_removed,
     check_follows,
     check_not_ending,
@@ -41,10 +42,13 @@ from gridmill.control.usecases.service_checks import (
     check_served,
     check_serves,
     check_settings_elsewhere,
+    has_other_pods_alone,
+    has_present_size,
     not_in_effect,
     resource_to_start,
     version_before,
     with_features,
+    with_pods_of,
     with_size_before,
 )
 from gridmill.control.usecases.service_rental import lease_of_pod, rental_text
@@ -91,7 +95,7 @@ from gridmill.domain.site import LOCAL, Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, JobState
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError, explained
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_request
-from gridmill.scheduler.service_pods import further_replicas, pods_message
+from gridmill.scheduler.service_pods import further_replicas, pods_message, with_wait_for_pods
 from gridmill.scheduler.service_succession import boot_forecast
 
 
@@ -199,7 +203,10 @@ class ServiceUseCases(ServiceSizeUseCases):
             least_replicas = before.scaling.least if before.scaling is not None else None
         if before is not None and is_running:
             check_not_ending(self._ledger, before)
-            wanted = wanted if is_again else self._with_size(wanted, least_replicas)
+            if is_again or has_present_size(before, wanted, least_replicas):
+                wanted = replace(wanted, replicas=before.replicas, scaling=before.scaling)
+            else:
+                wanted = self._with_size(wanted, least_replicas)
             check_same(before, wanted, names_model=names_model)
             return before
         check_follows(wanted, settings)
@@ -382,7 +389,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         if not rate and (replicas is None or (replicas, least_replicas) == present):
             return after
         if rate or least_replicas is not None:
-            after = self._sized_for(transaction, after, rate, replicas, least_replicas, pods or service.pods)
+            after = self._sized_for(transaction, after, rate, replicas, least_replicas, pods)
             if after == service:
                 return service
         else:
@@ -436,12 +443,13 @@ class ServiceUseCases(ServiceSizeUseCases):
         """Return the service with other settings or at another port."""
         settings = merged(service.settings, change)
         check_settings(settings)
-        after = replace(service, settings=settings, port=port)
+        after = with_pods_of(replace(service, settings=settings, port=port))
         check_follows(after, change)
         if after == service:
             return service
-        check_pods(after, self._ledger.snapshot.sites.get(after.site))
-        if replace(after, settings=replace(settings, pods=service.settings.pods)) == service:
+        if settings.pods != service.settings.pods:
+            check_pods(after, self._ledger.snapshot.sites.get(after.site))
+        if has_other_pods_alone(service, after):
             return replace(after, changed=now)  # the replicas of the present pods stay as they are
         if after.route is not None:
             check_settings_elsewhere(after, self._ledger.snapshot.sites.get(after.route.site))
@@ -462,15 +470,10 @@ class ServiceUseCases(ServiceSizeUseCases):
         if outdated is not None and after.generation != before.generation:
             raise outdated
         check_gpu_memory(self._control.catalog, before, after)
-        after = with_terms_before(before, after)
+        after = with_wait_for_pods(before, with_terms_before(before, after))
         transaction.put(after)
         if after.generation != before.generation:
-            canary = f", {after.canary_percent:g} % of it by {after.canary}," if after.canary else ""
-            message = (
-                f"serves {after.version}{canary} with {after.replicas} replicas as generation "
-                f"{after.generation}"
-            )
-            add_event(transaction, after, ServiceState.UPDATING, message)
+            add_event(transaction, after, ServiceState.UPDATING, change_text(after))
             control = self._control
             send_order(control.catalog, control.storage, control.channels, transaction, after)
         return after
