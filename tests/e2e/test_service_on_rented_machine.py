@@ -121,6 +121,74 @@ def check_shadow(rented: Rented, port: int) -> None:
     rented.wait(lambda: compared() is None, "the shadow has ended")
 
 
+@pytest.mark.long
+def test_a_service_with_a_rate_is_measured_on_its_machine_and_stays_sized_on_the_next_one(rent: Rent) -> None:
+    rented = with_a_model(rent(max_hours="2"))
+    dial = partial(OpenGrid, grid=rented.node.grid, close=lambda: None)
+    client = Client(rented.settings, dial=dial)
+
+    def view() -> ServiceView:
+        return rented.node.grid.service("rain")
+
+    plan = client.plan_service("rain/model", rate=20.0, resource="servers")
+    assert (plan.size, plan.calibration) == (None, None)
+    assert "is measured on the machine that is rented for the service" in plan.later
+    assert rented.leases() == []
+
+    client.start_service("rain", model="rain/model", resource="servers", rate=20.0)
+    rented.wait(lambda: "measures" in view().message, "the machine measures")
+    # the control node is away while the machine measures
+    rented.leave()
+    rented.open()
+    rented.wait(lambda: view().state is ServiceState.RUNNING, "the service runs")
+    service = view().service
+    assert service.size is not None
+    assert (service.size.machine, service.size.version) == ("host.small at site burst", service.version)
+    assert service.size.most_rate >= 20
+    assert predicted(service.port)[0] == 200
+    [lease] = rented.leases()
+
+    # there is a measurement now, so that a plan is an estimate
+    plan = rented.node.grid.plan_service(service.version, rate=20.0, resource="servers", name="other")
+    assert plan.size is not None
+    assert plan.calibration is not None
+    measured_at = plan.calibration.created
+    after = rented.node.grid.update_service("rain", rate=10.0)
+    assert (after.service.rate, after.service.run_id) == (10.0, service.run_id)
+
+    power_off(rented.machine())
+    rented.wait(
+        lambda: view().state is ServiceState.RUNNING and rented.leases()[-1].id != lease.id,
+        "the service runs on another machine",
+    )
+    rented.wait(lambda: predicted(service.port)[0] == 200, "it answers at the same address")
+    again = rented.node.grid.plan_service(service.version, rate=20.0, resource="servers", name="other")
+    assert again.calibration is not None
+    assert again.calibration.created == measured_at, "the next machine uses the measurement"
+    rented.node.grid.stop_service("rain")
+    rented.wait(lambda: view().state is ServiceState.STOPPED, "the service has stopped")
+    rented.wait(lambda: all(one.state == "closed" for one in rented.leases()), "the machines are returned")
+    assert len(rented.leases()) == 2
+
+
+@pytest.mark.long
+def test_a_machine_that_is_too_small_for_the_rate_serves_what_fits(rent: Rent) -> None:
+    rented = with_a_model(rent(max_hours="2"))
+
+    def view() -> ServiceView:
+        return rented.node.grid.service("rain")
+
+    rented.node.grid.start_service("rain", model="rain/model", resource="servers", rate=900_000.0)
+    rented.wait(lambda: view().state is ServiceState.RUNNING, "the service runs")
+    assert "requests/s, not 900,000" in view().message
+    size = view().service.size
+    assert size is not None
+    assert 0 < size.most_rate < 900_000
+    assert predicted(view().service.port)[0] == 200
+    rented.node.grid.stop_service("rain")
+    rented.wait(lambda: view().state is ServiceState.STOPPED, "the service has stopped")
+
+
 def test_a_service_without_a_limit_of_time_is_refused(rent: Rent) -> None:
     made = with_a_model(rent())
     with pytest.raises(InputError, match="has no max_hours"):

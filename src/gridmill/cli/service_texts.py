@@ -36,8 +36,13 @@ def size_text(size: ServiceSize) -> str:
 
 def plan_lines(plan: ServicePlan) -> Iterator[str]:
     """Yield the lines about the size of a service that `configure resource` prints."""
+    if plan.size is None and plan.later:
+        where = f" ({plan.machine})" if plan.machine else ""
+        yield f"service of {plan.version}: {plan.later}{where}"
     if plan.size is not None:
-        yield f"service of {plan.version}: {size_text(plan.size)}"
+        about = "an estimate: " if plan.later else ""
+        yield f"service of {plan.version}: {about}{size_text(plan.size)}"
+        yield from (f"  {one}" for one in (plan.size.shortage,) if one)
         yield from (f"  {why}" for why in plan.size.why)
         yield from _measured_lines(plan)
         yield from plan.sharing
@@ -52,6 +57,8 @@ def _measured_lines(plan: ServicePlan) -> Iterator[str]:
         return
     hardware = calibration.hardware if calibration is not None else ""
     yield f"  measured on {plan.machine}{f' ({hardware})' if hardware else ''}{at}"
+    if plan.later:
+        yield f"  if the rented machine has another type, {plan.later}"
     yield f"  the p99 does not include the router and the network to site {plan.site}"
 
 

@@ -15,6 +15,7 @@ from gridmill.control.ticks.budgets import check_budgets
 from gridmill.control.ticks.dispatch import dispatch
 from gridmill.control.ticks.early_inputs import transfer_early
 from gridmill.control.ticks.look_elsewhere import reconsider_sites
+from gridmill.control.ticks.measurements import refuse_measurements
 from gridmill.control.ticks.observe import observe
 from gridmill.control.ticks.receive import receive
 from gridmill.control.ticks.rent import rent, show_heartbeat
@@ -107,6 +108,7 @@ class ControlNode:
                 until_due = min(until_due, keep_pods(control.endings, now))
                 keep_routes(control.endings, control.sites, now)
                 check_budgets(starting, control.rentals)
+                refuse_measurements(control.endings, now)
                 wanted = dispatch(control)
                 until_due = min(until_due, rent(control))
             until_due = min(until_due, reap(starting, control.bring_ups, control.sites, control.limits))

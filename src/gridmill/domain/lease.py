@@ -6,7 +6,7 @@ request, so that a repeated request does not rent a second machine. A lease is c
 has confirmed that the machine and everything that was created for it no longer exist.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import StrEnum
 
@@ -271,6 +271,11 @@ class Lease:
     def is_open(self) -> bool:
         """Whether a machine or another resource of the lease may still exist at the provider."""
         return self.state is not LeaseState.CLOSED
+
+
+def lease_of_pod(leases: Iterable[Lease], pod_id: str) -> Lease | None:
+    """Return the lease of the machine of a pod."""
+    return next((one for one in leases if one.pod_id == pod_id), None)
 
 
 def with_try(lease: Lease, changed: LaunchTry) -> Lease:

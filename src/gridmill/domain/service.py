@@ -21,6 +21,7 @@ from gridmill.domain.run import JobRun, Run
 from gridmill.domain.service_counters import PodCounters, ServiceTotals
 from gridmill.domain.service_features import FeatureDefinition, FeatureSettings, view_bytes
 from gridmill.domain.service_keys import ServiceKey, key_lines
+from gridmill.domain.service_measuring import SizeRequest
 from gridmill.domain.service_pods import FurtherPod, job_of_pod
 from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, with_settings
 from gridmill.domain.service_size import ServiceSize, memory_for
@@ -110,6 +111,7 @@ class ServiceTerms:
     rate: float = 0.0
     scaling: Scaling | None = None
     size: ServiceSize | None = None
+    size_request: SizeRequest | None = None
     features: Mapping[str, FeatureDefinition] = field(default_factory=dict)
 
 
@@ -148,8 +150,9 @@ class Service:
 
     `rate` is the rate of requests per second for which the service was sized (0: none). If the number of
     replicas follows the load, `scaling` has its terms, and `replicas` is the largest number. `size` is the
-    size by measurement; None if the version was not calibrated. `gpu_claim` is the part of a GPU that the
-    service has; None if it shares none. `gpu_measured` has the measured GPU memory of its versions by id.
+    size by measurement; None if the version was not calibrated. On rented machines, it is computed from the
+    `size_request` on each machine. `gpu_claim` is the part of a GPU that the service has; None if it shares
+    none. `gpu_measured` has the measured GPU memory of its versions by id.
 
     `canary` is a second version, which gets `canary_percent` of the requests that name no version; empty if
     there is none. `canary_model` is the reference to it, and `canary_follows` the alias that the service
@@ -209,6 +212,7 @@ class Service:
     rate: float = 0.0
     scaling: Scaling | None = None
     size: ServiceSize | None = None
+    size_request: SizeRequest | None = None
     gpu_claim: GpuClaim | None = None
     gpu_measured: Mapping[str, GpuMeasurement] = field(default_factory=dict)
     route: ServiceRoute | None = None
@@ -364,11 +368,13 @@ def pipeline_of(service: Service) -> Pipeline:
     size, has_view = service.size, service.version in service.features
     extra_bytes = view_bytes(service.replicas) if has_view else 0
     extra_bytes += (service.replicas + 1) * service.canary_bytes + shadow_bytes(service)
+    asked = service.size_request if size is None else None
+    memory_bytes = size.memory_bytes if size is not None else asked.memory_bytes if asked is not None else 0
     job = Job(
         name=JOB,
         resource=service.resource or None,
-        cpus=float(service.replicas) if size is None else size.cpus,
-        memory_bytes=None if size is None else size.memory_bytes + extra_bytes,
+        cpus=size.cpus if size is not None else asked.cpus if asked is not None else float(service.replicas),
+        memory_bytes=memory_bytes + extra_bytes if memory_bytes else None,
         service=ServiceSpec(
             name=service.name,
             replicas=service.replicas,
@@ -390,7 +396,7 @@ def calibration_pipeline(
 ) -> Pipeline:
     """Return the pipeline with the one job that calibrates a version of a model with at most `most_cpus`.
     `gpus` is the number of its GPU shares (None: the GPUs of the resource)."""
-    spec = ServiceSpec(name="calibration", calibrates=version.id, machine=machine, gpus=gpus)
+    spec = ServiceSpec(calibrates=version.id, machine=machine, gpus=gpus)
     cpus = min(CALIBRATION_CPUS + has_own_code(version), most_cpus)
     job = Job(name=CALIBRATION_JOB, resource=resource or None, cpus=cpus, service=spec)
     return Pipeline(name=CALIBRATION_NAME, jobs=(job,))

@@ -121,7 +121,7 @@ def is_as_declared(service: Service, job: Job, version: Artifact | None, pipelin
     replicas, least = read_replicas(spec.count)
     if version is None or needs_size(service, spec.rate, replicas, least, version.id):
         return False
-    present = (service.replicas, service.scaling.least if service.scaling is not None else None)
+    present = _present_replicas(service)
     settings = merged(service.settings, _with_folder(spec.settings, pipeline.folder))
     return (
         (service.version, service.settings, service.project) == (version.id, settings, pipeline.project)
@@ -141,9 +141,18 @@ def needs_size(
     if service is None:
         return bool(rate) or least_replicas is not None
     sized_for = service.size.version if service.size is not None else ""
-    present = service.scaling.least if service.scaling is not None else None
-    has_other_range = least_replicas is not None and (replicas, least_replicas) != (service.replicas, present)
+    if service.size is None and service.size_request is not None:
+        sized_for = service.version  # its machine measures it, or will measure it
+    has_other_range = least_replicas is not None and (replicas, least_replicas) != _present_replicas(service)
     return has_other_range or (bool(rate) and (rate, version) != (service.rate, sized_for))
+
+
+def _present_replicas(service: Service) -> tuple[int, int | None]:
+    """Return the largest and the smallest number of replicas that a user has requested."""
+    request = service.size_request
+    if request is not None and request.replicas:
+        return request.replicas, request.least_replicas
+    return service.replicas, service.scaling.least if service.scaling is not None else None
 
 
 def follows_of(job: Job, version: Artifact) -> str:

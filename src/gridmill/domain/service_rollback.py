@@ -20,6 +20,7 @@ def with_terms_before(before: Service, after: Service) -> Service:
         rate=before.rate,
         scaling=before.scaling,
         size=before.size,
+        size_request=before.size_request,
         features=before.features,
     )
     return replace(after, terms_before=terms)
@@ -59,6 +60,7 @@ def with_terms(service: Service, terms: ServiceTerms) -> Service:
         rate=terms.rate,
         scaling=terms.scaling,
         size=terms.size,
+        size_request=terms.size_request,
         features={**service.features, **terms.features},
         features_before=tuple(one for number, one in enumerate(used) if one not in used[:number]),
     )

@@ -141,6 +141,10 @@ class ServiceSize:
     `replica_bytes` is the memory limit of one replica, `code_bytes` the memory of the processes in which its
     model predicts with its own code, and `parent_bytes` the memory of the parent process.
     `memory_bytes` includes one more replica, which an update needs.
+
+    On a rented machine, `machine` is the type of the machine for which the size was computed. `shortage`
+    states what the size lacks of the requested one, because the machine is too small; empty if it lacks
+    nothing.
     """
 
     version: str
@@ -155,6 +159,8 @@ class ServiceSize:
     why: tuple[str, ...] = ()
     code_bytes: int = 0
     pods: int = 1
+    machine: str = ""
+    shortage: str = ""
 
     @property
     def amounts(self) -> Amounts:
@@ -167,7 +173,10 @@ class ServicePlan:
     """The size that a service of `version` would have on machines of the type `machine` at the site `site`.
     While the version is not calibrated, `size` and `calibration` are None, and `run_id` is the run that
     calibrates it. `sharing` has sentences about the CPUs and memory that the services on the resource
-    save."""
+    save.
+
+    On a machine that is not rented yet, `later` states that the machine measures the version first. Then
+    `size` is an estimate from an earlier measurement on a machine of the same type, or None."""
 
     version: str
     machine: str
@@ -176,6 +185,7 @@ class ServicePlan:
     calibration: Calibration | None = None
     size: ServiceSize | None = None
     sharing: tuple[str, ...] = ()
+    later: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +284,7 @@ def replicas_for(calibration: Calibration, rate: float) -> int:
 def fits(calibration: Calibration, rate: float, room: Amounts) -> bool:
     """Return whether a service for this rate fits into the room."""
     replicas = replicas_for(calibration, rate)
-    return replicas <= MOST_REPLICAS and _amounts(calibration, rate, replicas).fits_in(room)
+    return replicas <= MOST_REPLICAS and amounts_for(calibration, rate, replicas).fits_in(room)
 
 
 def most_rate(calibration: Calibration, room: Amounts) -> float:
@@ -290,7 +300,7 @@ def most_replicas(calibration: Calibration, room: Amounts) -> int:
     """Return the largest number of replicas at their planned rate that fit into the room."""
 
     def holds(number: int) -> bool:
-        return _amounts(calibration, number * calibration.rate_per_replica, number).fits_in(room)
+        return amounts_for(calibration, number * calibration.rate_per_replica, number).fits_in(room)
 
     return next((number for number in range(MOST_REPLICAS, 0, -1) if holds(number)), 0)
 
@@ -309,7 +319,7 @@ def size_for_count(
     the CPUs and memory that are left for each pod at `where`. Raises CapacityError if they cannot serve the
     rate, or do not fit."""
     _check_rate(calibration, rate, replicas, pods)
-    if not _amounts(calibration, rate / pods, replicas).fits_in(room):
+    if not amounts_for(calibration, rate / pods, replicas).fits_in(room):
         raise _no_room(calibration, replicas, room, where)
     return _sized(calibration, rate, replicas, rate / pods, pods)
 
@@ -321,7 +331,7 @@ def size_for_range(
     planned rate. Raises CapacityError if so many do not fit, or if they cannot serve `rate`."""
     _check_rate(calibration, rate, most, pods)
     whole = most * calibration.rate_per_replica
-    if not _amounts(calibration, whole, most).fits_in(room):
+    if not amounts_for(calibration, whole, most).fits_in(room):
         raise _no_room(calibration, most, room, where)
     return _sized(calibration, rate, most, whole, pods)
 
@@ -368,7 +378,7 @@ def scaling_of(calibration: Calibration, least: int, most: int) -> Scaling:
 
 def _sized(calibration: Calibration, rate: float, replicas: int, planned: float, pods: int) -> ServiceSize:
     """Return the size of a service for `rate`. `planned` is the rate of one pod for which it has CPUs."""
-    amounts = _amounts(calibration, planned, replicas)
+    amounts = amounts_for(calibration, planned, replicas)
     p99 = expected_p99(calibration, rate / pods / replicas) if rate else 0.0
     return ServiceSize(
         version=calibration.version,
@@ -414,7 +424,8 @@ def _why(calibration: Calibration, rate: float, replicas: int, p99: float) -> li
     return lines
 
 
-def _amounts(calibration: Calibration, rate: float, replicas: int) -> Amounts:
+def amounts_for(calibration: Calibration, rate: float, replicas: int) -> Amounts:
+    """Return the CPUs and the memory of a service with this number of replicas for this rate."""
     return Amounts(
         cpus=cpus_for(calibration, rate, replicas),
         memory_bytes=memory_for(replicas, calibration.whole_bytes, calibration.parent_bytes),

@@ -33,8 +33,9 @@ class ServiceSpec:
     `node` is the only node on which the job runs, because another node has another pod of the service; empty
     if the job may run on each node.
 
-    If `calibrates` is set, the job measures a replica of this version of a model on a machine of the type
-    `machine`, and ends; `name` then belongs to no service.
+    If `calibrates` is set, the next attempt measures a replica of this version of a model on a machine of the
+    type `machine`. If `name` is empty, the job then ends. Otherwise it is the job of this service on a rented
+    machine, and its next attempt runs the replicas.
     """
 
     name: str = ""
@@ -58,6 +59,11 @@ class ServiceSpec:
         """Whether a pipeline declares this job. Such a job has no attempt: the control node starts or updates
         the service."""
         return bool(self.model)
+
+    @property
+    def measures_first(self) -> bool:
+        """Whether this is the job of a service that measures its version before it runs the replicas."""
+        return bool(self.calibrates and self.name)
 
     def references(self) -> tuple[str, ...]:
         """The names of other results that the job reads: the model of a declared job. Other jobs read none,

@@ -3,7 +3,8 @@ successor of its replicas, and the time at which the successor starts."""
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import HOUR_SECONDS, Lease, cost_bound_micros, hourly_bound_micros
-from gridmill.domain.serving import ServiceReport
+from gridmill.domain.service_size import ServiceSize
+from gridmill.domain.serving import Scaling, ServiceReport
 
 MARGIN = 1.5
 """The forecast of the time until a successor is ready is multiplied by this factor, because the next machine
@@ -30,13 +31,17 @@ class WarmUp:
 class Successor:
     """Replicas that start on another machine to replace the replicas of a service. `job` is their job in the
     run of the service, and `replaces` is the pod whose machine will end. `began` is the Unix time of the
-    start in seconds. `report` is their last report, which belongs to the attempt `reported_by`."""
+    start in seconds. `report` is their last report, which belongs to the attempt `reported_by`. `size` is
+    their size by measurement on their machine, with the terms of its range of replicas (`scaling`); None
+    if the size is that of the service."""
 
     job: str
     replaces: str
     began: float
     report: ServiceReport | None = None
     reported_by: str = ""
+    size: ServiceSize | None = None
+    scaling: Scaling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,11 +72,13 @@ def _settled(job_run: JobRun, attempt: Attempt, now: float, most: _MemoryBound) 
     if attempt.stop_requested:
         return replace(job_run, state=JobState.STOPPED, ended=now, message="stopped")
     service = job_run.job.service
-    if service is not None and not service.calibrates:
+    is_lost = attempt.state in (AttemptState.LOST, AttemptState.STOPPED)
+    # a service whose machine ended while it measured the version goes on like a service that served
+    if service is not None and (not service.calibrates or (service.measures_first and is_lost)):
         return _after_end_of_service(job_run, attempt, now, most)
     if attempt.interrupted is not None:
         return _after_interruption(job_run, attempt, attempt.interrupted, now)
-    if attempt.state in (AttemptState.LOST, AttemptState.STOPPED):
+    if is_lost:
         # nobody requested a stop: the attempt ended together with its pod
         return _after_loss(job_run, attempt, now)
     if attempt.cause is Cause.MEMORY:

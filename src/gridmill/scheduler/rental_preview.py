@@ -170,10 +170,12 @@ def _cheapest(terms: RentalTerms, needs: Amounts, market: Market) -> tuple[Offer
         asked = f"{terms.instance_type}{f' in {terms.region}' if terms.region else ''}".strip()
         return None, sorted(set(reasons.values())) or [f"the provider offers no machine {asked}".rstrip()]
 
-    def order(offer: Offer) -> tuple[bool, bool, int, str, str]:
+    def order(offer: Offer) -> tuple[bool, bool, int, int, int, str, str]:
         price = price_of(offer, spot=terms.spot)
         is_limited = bool(quota_limit(market, offer, spot=terms.spot))
-        return is_limited, price is None, price or 0, offer.instance_type, offer.region
+        # among equal prices, the same order as that of the machines that are rented (rental_choice)
+        size = (offer.gpus, offer.memory_bytes)
+        return is_limited, price is None, price or 0, *size, offer.instance_type, offer.region
 
     return min(fitting, key=order), []
 

@@ -262,6 +262,28 @@ def node_of(snapshot: Snapshot, attempt: Attempt | None) -> str:
     return next(there, "")
 
 
+def pod_capacity(snapshot: Snapshot, attempt: Attempt) -> Amounts:
+    """Return the CPUs and the memory of the pod of an attempt."""
+    deployment = snapshot.deployments.get(attempt.deployment_id)
+    pods = deployment.pods if deployment is not None else ()
+    return next((one.capacity for one in pods if one.id == attempt.pod_id), attempt.given)
+
+
+def room_in_pod(snapshot: Snapshot, attempt: Attempt) -> Amounts:
+    """Return the CPUs, the memory and the GPUs of the pod of an attempt that its other attempts leave."""
+    capacity = pod_capacity(snapshot, attempt)
+    others = [
+        one.given
+        for one in snapshot.attempts.values()
+        if one.pod_id == attempt.pod_id and one.id != attempt.id
+    ]
+    return Amounts(
+        cpus=max(0.0, capacity.cpus - sum(one.cpus for one in others)),
+        memory_bytes=max(0, capacity.memory_bytes - sum(one.memory_bytes for one in others)),
+        gpus=max(0, capacity.gpus - sum(one.gpus for one in others)),
+    )
+
+
 def further_replicas(service: Service) -> int:
     """Return the number of replicas in further pods that are ready."""
     pods = service.further_pods if service.is_meant_to_run else ()

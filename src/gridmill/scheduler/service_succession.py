@@ -139,6 +139,10 @@ def _decide_begin(moving: MovingService, now: float) -> NextStep:
     service, attempt, lease = moving.service, moving.attempt, moving.lease
     if attempt is None or lease is None or service.succession.refused_for == attempt.pod_id:
         return NextStep()
+    spec = moving.job_run.job.service if moving.job_run is not None else None
+    if spec is not None and spec.measures_first:
+        # there are no replicas to replace yet; they start on a machine that does not end
+        return NextStep()
     why, due = _due(moving, lease, now)
     if now < due:
         step = Step.FORGET_PROBLEM if service.succession.problem else Step.WAIT

@@ -117,7 +117,7 @@ class ServiceVerbs(Connected):
                 trust=trust,
             )
             again = False
-            if plan.size is not None:
+            if plan.size is not None or plan.later:
                 return plan
             self._wait_for_calibration(plan)
 

@@ -404,7 +404,7 @@ class SimulatedWorld:
                     self._acknowledge(pod, number)
                 case Start(order=order):
                     self._start(pod, order)
-                    if order.service is not None:
+                    if order.service is not None and not order.service.calibrates:
                         self._note_views(order.attempt_id, order.views)
                         self._serve(pod, order.attempt_id, order.service)
                 case ServiceUpdate():

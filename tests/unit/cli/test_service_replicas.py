@@ -42,7 +42,7 @@ def test_other_texts_are_refused_with_an_example(text):
 
 def test_the_lines_of_a_plan_have_the_size_the_latency_the_reasons_and_the_saving():
     calibration = a_calibration()
-    size = size_for_rate(calibration, 2000.0, Amounts(cpus=8, memory_bytes=8 * GIB), "servers")
+    size = size_for_rate(calibration, 2000.0)
     plan = ServicePlan(version=size.version, machine="CPU, 4 CPUs", size=size, sharing=("saves 1 CPU",))
     lines = list(plan_lines(plan))
     assert lines[0] == (
@@ -95,7 +95,7 @@ def test_a_plan_shows_a_size_only_if_it_is_known(memory_bytes, size):
 
 def test_a_size_that_was_measured_with_another_version_names_it():
     calibration = a_calibration()
-    size = size_for_rate(calibration, 2000.0, Amounts(cpus=8, memory_bytes=8 * GIB), "servers")
+    size = size_for_rate(calibration, 2000.0)
     service = replace(a_service(), version="weather/lstm@3", size=size, rate=2000.0, replicas=size.replicas)
     view = ServiceView(service=service, state=ServiceState.RUNNING, url=service.url)
     output = StringIO()

@@ -19,6 +19,7 @@ from gridmill.control.steps.lineage import with_origin
 from gridmill.control.steps.output_folders import discard_parts, left_behind, output_uri, parts_of
 from gridmill.control.steps.promotions import note_promotion
 from gridmill.control.steps.provenance import is_declared_alike, look_up_provenance, note_made
+from gridmill.control.steps.service_measuring import after_measuring
 from gridmill.control.steps.services import note_calibration, note_log_end
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.domain.batch_use import account_of
@@ -142,6 +143,7 @@ def _settle(endings: Endings, transaction: Transaction, attempt: Attempt, outcom
         transaction.then(partial(endings.discarded.extend, left_behind(job_run, attempt.id)))
     elif after.state in DONE_JOBS and job_run.job.service is not None:
         note_calibration(endings.ledger, transaction, job_run, outcome)
+        after = after_measuring(endings.catalog, transaction, after, ended)
     elif after.state in DONE_JOBS and job_run.part is None:
         after = publish(
             endings.catalog, endings.storage, transaction, after, attempt=ended, outputs=outcome.outputs
@@ -156,7 +158,8 @@ def _settle(endings: Endings, transaction: Transaction, attempt: Attempt, outcom
     _update_route(endings.ledger, transaction, after, ended)
     merged = _whole(transaction, after, outcome)
     if merged is not None:
-        measure(endings.ledger, transaction, after, ended, merged)
+        measured = job_run if after.job.service is not None else after
+        measure(endings.ledger, transaction, measured, ended, merged)
     if after.state in FINISHED_JOBS:
         dependents = may_go_on(endings.ledger.snapshot, job_run.id)
         endings.candidates.add(job_run.run_id, dependents or [job_run.id])

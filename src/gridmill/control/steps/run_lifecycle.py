@@ -479,7 +479,7 @@ def _check_no_service(ledger: Ledger, run: Run) -> None:
     """Raise ConflictError for the run of a service, because a service is started again by a new run."""
     for job_run in ledger.read_all(JobRun, parent=run.id):
         spec = job_run.job.service
-        if spec is not None and not spec.calibrates and not spec.is_declared:
+        if spec is not None and not spec.is_declared and (spec.measures_first or not spec.calibrates):
             name = spec.name
             raise ConflictError(
                 f"run {run.id} belongs to service {name!r}", hint=f"gridmill start service {name}"

@@ -78,7 +78,7 @@ def service_order(
         raise NotFoundError(f"there is no service {job.service.name!r}")
     if job.service.routes and service.route is not None:
         return route_order_of(service, service.route)
-    order = order_for_process(catalog, storage, service)
+    order = order_for_process(catalog, storage, size_of_job(service, job.name))
     return _at_node(catalog, transaction, service, attempt, order)
 
 
@@ -133,13 +133,23 @@ def _with_time_for_environments(order: ServiceOrder, versions: Iterable[Artifact
     return replace(order, start_seconds=ENVIRONMENT_SECONDS) if has_environment else order
 
 
+def size_of_job(service: Service, job: str) -> Service:
+    """Return a service with the size that its replicas in this job have. A successor on another type of
+    machine has a size of its own."""
+    successor = service.succession.successor
+    if successor is None or successor.job != job or successor.size is None:
+        return service
+    size = successor.size
+    return replace(service, size=size, scaling=successor.scaling, replicas=size.replicas)
+
+
 def service_views(
     catalog: Catalog, storage: Storage, transaction: Transaction, job: Job
 ) -> ViewOrders | None:
     """Return the present content of the views of the service that a job runs; None if it has no views. At
     home, the process of the router keeps the views that are sent to replicas at another site."""
     service = transaction.get(Service, job.service.name) if job.service is not None else None
-    if service is None or job.service is None:
+    if service is None or job.service is None or job.service.calibrates:
         return None
     if not job.service.routes:
         return _views_of_replicas(catalog, storage, service, transaction.now)
@@ -194,7 +204,11 @@ def send_order(
     """Send the order of a service, also to its replicas on another machine, and the order of its router, to
     their pods after the commit. A pod that is not connected gets the order after its next Hello."""
     for attempt in filter(None, _replica_attempts(transaction, service)):
-        order = order_for_process(catalog, storage, service)
+        job_run = transaction.get(JobRun, attempt.job_run_id)
+        spec = job_run.job.service if job_run is not None else None
+        if job_run is None or (spec is not None and spec.measures_first):
+            continue  # a process that measures must not get the order of the replicas
+        order = order_for_process(catalog, storage, size_of_job(service, job_run.job.name))
         order = _at_node(catalog, transaction, service, attempt, order)
         views = _views_of_replicas(catalog, storage, service, transaction.now)
         order = replace(order, generation=0) if _keeps_order(service, attempt) else order

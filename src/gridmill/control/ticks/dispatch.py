@@ -31,6 +31,7 @@ from gridmill.control.steps.gangs import (
 from gridmill.control.steps.orders import start_attempt
 from gridmill.control.steps.problems import unfit_nodes
 from gridmill.control.steps.resource_choice import joining_now, may_flee, move, terms_not_met
+from gridmill.control.steps.service_measuring import measured_start
 from gridmill.domain.amounts import GPU_SHARES, pick
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import dataclass, replace
@@ -77,8 +78,7 @@ def dispatch(control: Control) -> Plan:
         refuse(refusal)
     for interrupt in wanted.interrupts:
         _interrupt(control.channels, transaction, interrupt)
-    if wanted.starts:
-        _start_jobs(control.starting, control.new_token, transaction, wanted.starts)
+    is_resized = _start_jobs(control.starting, control.new_token, transaction, wanted.starts)
     provision = decide_bring_ups(wanted.bring_ups, control.bring_ups.failed)
     for resource in provision.given_up:
         for refusal in _give_up(ledger, control.bring_ups, transaction, resource):
@@ -91,7 +91,7 @@ def dispatch(control: Control) -> Plan:
     transaction.put(*idle)
     ledger.stage(transaction)
     # not complete: another plan has to release the deployments that became needless during this plan
-    more = bool(idle) or bool(needless(ledger.snapshot))
+    more = is_resized or bool(idle) or bool(needless(ledger.snapshot))
     return replace(wanted, complete=wanted.complete and not more)
 
 
@@ -145,9 +145,11 @@ def _start_jobs(
     new_token: Callable[[], str],
     transaction: Transaction,
     starts: Sequence[StartJob],
-) -> None:
-    for job_run_id, ranks in groupby(starts, key=attrgetter("job_run_id")):
-        _start(starting, new_token, transaction, job_run_id, tuple(ranks))
+) -> bool:
+    """Start jobs. Returns whether a job did not start, because it waits with other amounts."""
+    groups = groupby(starts, key=attrgetter("job_run_id"))
+    resized = [_start(starting, new_token, transaction, name, tuple(ranks)) for name, ranks in groups]
+    return any(resized)
 
 
 def _start(
@@ -156,14 +158,15 @@ def _start(
     transaction: Transaction,
     job_run_id: str,
     starts: tuple[StartJob, ...],
-) -> None:
+) -> bool:
+    """Start a job. Returns whether it waits with other amounts instead."""
     job_run = transaction.get(JobRun, job_run_id)
     if job_run is None:
-        return
+        return False
     facts = _read_start(starting.ledger, new_token, transaction, job_run.job, starts)
     decision = decide_start(job_run, facts, transaction.now)
     if decision is None:
-        return
+        return False
     running = replace(
         job_run,
         state=JobState.RUNNING,
@@ -172,9 +175,17 @@ def _start(
         started=job_run.started or transaction.now,
         message="",
     )
+    if running.job.service is not None:
+        running = measured_start(starting.endings.catalog, transaction, running, decision.attempts[0])
+    if running.state is not JobState.RUNNING:
+        changed = replace(running, attempts=job_run.attempts, attempt_id=job_run.attempt_id)
+        transaction.put(replace(changed, started=job_run.started))
+        starting.endings.candidates.add(job_run.run_id, [job_run.id])
+        return True
     transaction.put(running, *decision.attempts, *decision.deployments)
     for attempt in decision.attempts:
         start_attempt(starting, transaction, attempt)
+    return False
 
 
 def _read_start(

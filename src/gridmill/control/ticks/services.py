@@ -79,10 +79,12 @@ class FollowedAlias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedRun:
-    """The state in which the run of a service ended, and the message of its failed job."""
+    """The state in which the run of a service ended, and the message of its failed job. `is_unmeasured` means
+    that the job could not measure the version on a rented machine."""
 
     state: RunState
     message: str = ""
+    is_unmeasured: bool = False
 
 
 def keep_services(
@@ -191,16 +193,25 @@ def decide_ended_run(run: Run | None, jobs: Sequence[JobRun]) -> EndedRun:
     if state is RunState.FAILED and failed is None:
         state = RunState.STOPPED
     told = failed if failed is not None else next(iter(jobs), None)
-    return EndedRun(state=state, message=told.message if told is not None else "")
+    spec = failed.job.service if failed is not None else None
+    is_unmeasured = spec is not None and spec.measures_first
+    message = told.message if told is not None else ""
+    return EndedRun(state=state, message=message, is_unmeasured=is_unmeasured)
 
 
 def decide_end_of_service(service: Service, run: EndedRun, has_resource: bool, now: float) -> Service:
     """Decide the record of a service whose run has ended. A service whose run failed starts again after a
     pause, because most causes pass: machines get free, a budget gets new money, or a user changes a resource.
-    Without its resource, the service cannot start again."""
+    Without its resource, the service cannot start again. A new service whose size could not be measured on
+    its rented machine does not start again either."""
     if run.state is not RunState.FAILED:
         return replace(service, ended=now, problem="")
     why = run.message or "its run failed"
+    if run.is_unmeasured and service.size is None:
+        # another machine would cost as much, and would very likely fail in the same way
+        hint = f"Start it without a measurement: gridmill start service {service.name} --replicas N"
+        problem = f"its size could not be measured: {why.removesuffix('.')}. {hint}"
+        return replace(service, ended=now, problem=problem)
     if has_resource:
         return decide_retry(service, why, now)
     hint = (

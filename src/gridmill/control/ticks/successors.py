@@ -12,7 +12,13 @@ from gridmill.control.state import Endings
 from gridmill.control.steps.pod_events import with_pod
 from gridmill.control.steps.run_lifecycle import stop_run
 from gridmill.control.steps.service_steps import further_job, step_services
-from gridmill.control.steps.services import add_event, job_run_of, live_attempt, replica_address
+from gridmill.control.steps.services import (
+    add_event,
+    job_run_of,
+    live_attempt,
+    replica_address,
+    size_of_job,
+)
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobKind
@@ -186,7 +192,7 @@ def _switch(transaction: Transaction, moving: MovingService, why: str) -> None:
         service.succession, successor=None, retiring=service.serving_job, switched=None, problem=""
     )
     switched = replace(
-        service,
+        size_of_job(service, successor.job),
         serving_job=successor.job,
         succession=after,
         report=successor.report,

@@ -171,6 +171,7 @@ def with_size_before(service: Service, before: Service) -> Service:
         rate=before.rate,
         scaling=before.scaling,
         size=before.size,
+        size_request=before.size_request,
     )
 
 
@@ -212,6 +213,10 @@ def change_text(service: Service) -> str:
 def check_same(running: Service, wanted: Service, *, names_model: bool = True) -> None:
     """Raise ConflictError if a running service differs from the service that a user wants to start. Without
     `names_model`, the user has not named its version."""
+    if running.size_request is not None and wanted.size_request is not None:
+        # the number of replicas on a rented machine follows from a measurement
+        same = running.size_request.terms == wanted.size_request.terms
+        wanted = replace(wanted, replicas=running.replicas, scaling=running.scaling) if same else wanted
     differs = ["model"] if names_model and not _has_same_version(running, wanted) else []
     names = ("replicas", "rate", "resource", "project", "settings")
     differs += [name for name in names if getattr(running, name) != getattr(wanted, name)]

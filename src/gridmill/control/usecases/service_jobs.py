@@ -4,6 +4,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.node import ControlNode
 from gridmill.control.steps.certificates import check_certificate
 from gridmill.control.steps.service_sizes import calibration_of, place_of
+from gridmill.control.usecases.rented_service_sizes import check_free_cpus, rented_resource
 from gridmill.control.usecases.service_canaries import ServiceCanaryUseCases
 from gridmill.control.usecases.service_checks import (
     ChosenModel,
@@ -93,6 +94,8 @@ class ServiceJobUseCases(ServiceCanaryUseCases):
         not be measured. Raises UnavailableError if the measurement has failed."""
         if not _needs_size(running, request):
             return ""
+        if running is None and rented_resource(self._ledger, request.resource) is not None:
+            return ""  # the machine that is rented for the service measures first
         place = place_of(self._ledger, request.resource, request.name)
         if calibration_of(self._ledger, request.version.id, place.machine) is not None:
             return ""
@@ -101,6 +104,7 @@ class ServiceJobUseCases(ServiceCanaryUseCases):
                 f"{request.version.id} could not be measured",
                 hint="`gridmill list runs` shows the run of the pipeline service-calibration that failed.",
             )
+        check_free_cpus(place, request.version)
         return self._calibrate(transaction, request.version, request.resource, place)
 
 

@@ -4,6 +4,7 @@ the replicas, the CPUs and the memory that the service would take."""
 from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger
 from gridmill.control.steps.service_sizes import ServicePlace, calibration_of, place_of
+from gridmill.control.usecases.rented_service_sizes import LATER, day_of, plan_later, rented_resource
 from gridmill.control.usecases.service_sizes import sized
 from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_number
 from gridmill.domain.artifact import Artifact
@@ -11,9 +12,10 @@ from gridmill.domain.footprint import REPLICA_BYTES, service_bytes
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.resource import Sizing
+from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.service import Service, memory_needed
 from gridmill.domain.service_job import is_as_declared, needs_size, service_name, spec_of
+from gridmill.domain.service_measuring import SizeRequest
 from gridmill.domain.service_size import Calibration, show_latency
 from gridmill.domain.service_spec import read_replicas
 from gridmill.domain.views import PlannedJob
@@ -74,6 +76,11 @@ def _foreseen(catalog: Catalog, job: Job, service: Service | None, version: Arti
     served = version.id if version is not None else ""
     by_measurement = needs_size(service, spec.rate, most, least, served)
     try:
+        if by_measurement and service is None:
+            rented = rented_resource(catalog.ledger, job.resource or "")
+            if rented is not None:
+                request = SizeRequest(rate=spec.rate, replicas=most, least_replicas=least)
+                return _later(catalog, version, rented, request)
         place = place_of(catalog.ledger, job.resource or "", service_name(job)) if by_measurement else None
         measured = _measured(catalog.ledger, version, place)
         if place is None:
@@ -106,6 +113,23 @@ def _by_rate(
         text=f"takes {_amounts_text(size.replicas, size.amounts, size.pods)}{wanted}{latency}",
         amounts=size.amounts,
         start_seconds=measured.start_seconds,
+    )
+
+
+def _later(catalog: Catalog, version: Artifact | None, resource: Resource, request: SizeRequest) -> _Foreseen:
+    """Return the size of a service whose machine is not rented yet, which is at most an estimate."""
+    wanted = f" for {show_number(request.rate)} requests/s" if request.rate else ""
+    plan = plan_later(catalog, version, resource, request) if version is not None else None
+    if plan is None or plan.size is None or plan.calibration is None:
+        return _Foreseen(text=f"its size{wanted} {LATER}")
+    size = plan.size
+    latency = f", expected p99 {show_latency(size.p99_seconds)}" if size.rate else ""
+    short = f"; {size.shortage}" if size.shortage else ""
+    return _Foreseen(
+        text=f"takes about {_amounts_text(size.replicas, size.amounts)}{wanted}{latency}, by the "
+        f"measurement of {day_of(plan.calibration.created)} on {plan.machine}; on another type, it "
+        f"{LATER}{short}",
+        amounts=size.amounts,
     )
 
 

@@ -1,23 +1,25 @@
 """This module has the cost and the limits of a service on a rented machine, as `gridmill start service` and
 `gridmill show service` print them."""
 
-from collections.abc import Iterable
 from math import ceil
 
+from gridmill.control.ledger import Ledger
 from gridmill.control.usecases.rental_preview import away_text
 from gridmill.domain.amounts import about, show_seconds
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
-from gridmill.domain.lease import HOUR_SECONDS, Lease, RentalTerms
+from gridmill.domain.lease import HOUR_SECONDS, Lease, RentalTerms, lease_of_pod
 from gridmill.domain.rental_estimate import show_money
 from gridmill.domain.rental_terms import rental_terms
 from gridmill.domain.resource import Resource
+from gridmill.domain.run import Attempt
 from gridmill.domain.service import Service
 from gridmill.domain.service_succession import lead_seconds
-from gridmill.domain.site import Site
+from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError
 from gridmill.scheduler.nodes_within_terms import lowest_price
 from gridmill.scheduler.rental_preview import market_of
+from gridmill.scheduler.service_succession import boot_forecast
 
 LIMIT = "max_hours"
 
@@ -32,6 +34,18 @@ def check_limit(service: Service, resource: Resource, site: Site) -> None:
             hint=f"gridmill configure resource {resource.name} --max-hours 8",
             place="resource",
         )
+
+
+def rental_text_of(ledger: Ledger, service: Service, attempt: Attempt | None) -> str:
+    """Return the cost and the limits of a service on a rented machine; empty for all other services.
+    `attempt` runs its replicas now (None: they do not run)."""
+    site = ledger.read(Site, service.site)
+    resource = ledger.read(Resource, service.resource)
+    if site is None or resource is None or site.kind is not SiteKind.CLOUD:
+        return ""
+    lease = lease_of_pod(ledger.snapshot.leases.values(), attempt.pod_id) if attempt else None
+    boot_seconds = boot_forecast(ledger.snapshot, lease)
+    return rental_text(resource, site, lease, boot_seconds, service.succession.start_seconds)
 
 
 def rental_text(
@@ -90,8 +104,3 @@ def _price(terms: RentalTerms, site: Site, lease: Lease | None) -> _Price:
     if micros is not None:
         return _Price(micros=micros, currency=currency)
     return _Price(micros=lowest_price(site, terms), currency=terms.currency, is_least=True)
-
-
-def lease_of_pod(leases: Iterable[Lease], pod_id: str) -> Lease | None:
-    """Return the lease of the machine of a pod."""
-    return next((one for one in leases if one.pod_id == pod_id), None)

@@ -16,6 +16,15 @@ from gridmill.control.steps.service_sizes import (
 )
 from gridmill.control.steps.services import job_run_of, live_attempt
 from gridmill.control.usecases.base import UseCases
+from gridmill.control.usecases.rented_service_sizes import (
+    check_free_cpus,
+    check_not_again,
+    check_one_pod,
+    on_node,
+    plan_later,
+    rented_resource,
+    with_request,
+)
 from gridmill.domain.amounts import MIB, Amounts, show_bytes
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.footprint import REPLICA_BYTES
@@ -25,10 +34,12 @@ from gridmill.domain.service import (
     Service,
     calibration_pipeline,
     check_trusted,
+    has_own_code,
     memory_needed,
     why_not_served,
 )
 from gridmill.domain.service_canary import room_needed, why_no_room
+from gridmill.domain.service_measuring import SizeRequest
 from gridmill.domain.service_settings import ServiceSettings, check_settings
 from gridmill.domain.service_size import (
     MOST_REPLICAS,
@@ -41,6 +52,7 @@ from gridmill.domain.service_spread import PodRooms, size_by_rate, size_in_pods
 from gridmill.errors import CapacityError, ConflictError, InputError
 from gridmill.scheduler.capacity_index import ProjectTotals
 from gridmill.scheduler.fair_share import bounds
+from gridmill.scheduler.service_pods import pod_capacity, room_in_pod
 from gridmill.scheduler.snapshot import Snapshot
 
 _STEP_BYTES = 64 * MIB
@@ -78,9 +90,16 @@ class ServiceSizeUseCases(UseCases):
             check_trusted(version, ServiceSettings(trust=is_trusted))
             if has_stages(self._control.catalog, version):
                 raise not_measured(version.id)
+            rented = rented_resource(self._ledger, resource)
+            if rented is not None and (service is None or not service.is_meant_to_run):
+                request = SizeRequest(rate=rate, replicas=replicas, least_replicas=least_replicas)
+                check_not_again(again)
+                check_one_pod(pods, rented)
+                return plan_later(self._control.catalog, version, rented, request)
             place = place_of(self._ledger, resource, name)
             calibration = calibration_of(self._ledger, version.id, place.machine)
             if calibration is None or again:
+                check_free_cpus(place, version)
                 run_id = self._calibrate(transaction, version, resource, place)
                 return ServicePlan(
                     version=version.id, machine=place.machine, site=place.resource.site, run_id=run_id
@@ -103,7 +122,10 @@ class ServiceSizeUseCases(UseCases):
         if running:
             return running
         gpus = shares_to_calibrate(self._control.catalog, version, place.resource)
+        if place.node and not has_own_code(version):
+            gpus = 0  # the GPU of the machine belongs to the service, and only own code uses one
         pipeline = calibration_pipeline(version, place.machine, resource, place.pod.cpus, gpus)
+        pipeline = on_node(pipeline, place.node)
         return begin_run(self._control.run_creation, transaction, pipeline, force=False).id
 
     def _with_size(self, service: Service, least_replicas: int | None) -> Service:
@@ -112,13 +134,16 @@ class ServiceSizeUseCases(UseCases):
         version is not calibrated."""
         needed = bool(service.rate) or least_replicas is not None
         count = service.replicas or (0 if needed else 1)
-        service = replace(service, replicas=count)
+        rented = rented_resource(self._ledger, service.resource) if needed else None
+        if rented is not None:
+            check_no_stages(service)
+            version = fetch_artifact(self._control.catalog, service.version)
+            return with_request(self._control.catalog, service, version, rented, least_replicas)
+        service = replace(service, replicas=count, size_request=None)
         place = place_of(self._ledger, service.resource, service.name) if needed else None
         if place is None:
             return service
-        definition = service.features.get(service.version)
-        if definition is not None and definition.stages:
-            raise not_measured(service.version)
+        check_no_stages(service)
         calibration = self._calibration(service.version, place)
         pods = service.pods if count else service.settings.pods or 0
         size = sized(calibration, service.rate, count, least_replicas, pods, place.rooms, place.label)
@@ -147,12 +172,13 @@ class ServiceSizeUseCases(UseCases):
         if has_stages(self._control.catalog, fetch_artifact(self._control.catalog, service.version)):
             raise not_measured(service.version)
         calibration = self._calibration(service.version, place)
-        if replicas is None and service.scaling is not None:
+        keeps_range = replicas is None and service.scaling is not None
+        if keeps_range and service.scaling is not None:
             replicas, least_replicas = service.replicas, service.scaling.least
         attempt = live_attempt(transaction, service)
         rooms = place.rooms
         if attempt is not None and not rooms.site:
-            rooms = replace(rooms, held=(_room_in_pod(self._ledger.snapshot, attempt),), free=())
+            rooms = replace(rooms, held=(room_in_pod(self._ledger.snapshot, attempt),), free=())
         extra_bytes = memory_needed(service, service.replicas, 0) - memory_needed(
             replace(service, features={}, canary_bytes=0, shadow=None), service.replicas, 0
         )
@@ -163,7 +189,15 @@ class ServiceSizeUseCases(UseCases):
         size = sized(
             calibration, rate, replicas or 0, least_replicas, chosen or 0, rooms.less(extra_bytes), where
         )
-        return with_size(replace(service, rate=rate or service.rate), size, calibration, least_replicas)
+        service = replace(service, rate=rate or service.rate)
+        if place.node:  # on a rented machine, the next machine gets the size for the same request
+            size = replace(size, machine=place.machine)
+            request = service.size_request or SizeRequest(cpus=size.cpus)
+            request = replace(request, rate=service.rate)
+            if not keeps_range:
+                request = replace(request, replicas=replicas or 0, least_replicas=least_replicas)
+            service = replace(service, size_request=request)
+        return with_size(service, size, calibration, least_replicas)
 
     def _give(self, transaction: Transaction, service: Service) -> None:
         """Give the running attempt of a service, and its next attempts, the CPUs and the memory of its size.
@@ -229,7 +263,7 @@ def check_replicas_fit(snapshot: Snapshot, attempt: Attempt | None, service: Ser
     again."""
     if attempt is None:
         return
-    cpus = _pod_capacity(snapshot, attempt).cpus
+    cpus = pod_capacity(snapshot, attempt).cpus
     if replicas > service.replicas and replicas > cpus > 0:
         raise InputError(
             f"{replicas} replicas need {replicas} CPUs, and the pod of service {service.name!r} has {cpus:g}",
@@ -246,26 +280,6 @@ def check_replicas_fit(snapshot: Snapshot, attempt: Attempt | None, service: Ser
             f"{service.name} --replicas {replicas}",
             place="replicas",
         )
-
-
-def _pod_capacity(snapshot: Snapshot, attempt: Attempt) -> Amounts:
-    deployment = snapshot.deployments.get(attempt.deployment_id)
-    pods = deployment.pods if deployment is not None else ()
-    return next((one.capacity for one in pods if one.id == attempt.pod_id), attempt.given)
-
-
-def _room_in_pod(snapshot: Snapshot, attempt: Attempt) -> Amounts:
-    """Return the CPUs and the memory of the pod of an attempt that its other attempts leave."""
-    capacity = _pod_capacity(snapshot, attempt)
-    others = [
-        one.given
-        for one in snapshot.attempts.values()
-        if one.pod_id == attempt.pod_id and one.id != attempt.id
-    ]
-    return Amounts(
-        cpus=max(0.0, capacity.cpus - sum(one.cpus for one in others)),
-        memory_bytes=max(0, capacity.memory_bytes - sum(one.memory_bytes for one in others)),
-    )
 
 
 def sized(
@@ -294,6 +308,13 @@ def with_size(
     return replace(service, size=size, scaling=scaling, replicas=size.replicas)
 
 
+def check_no_stages(service: Service) -> None:
+    """Raise InputError if the version of a service is computed together with other versions."""
+    definition = service.features.get(service.version)
+    if definition is not None and definition.stages:
+        raise not_measured(service.version)
+
+
 def not_measured(version: str) -> InputError:
     """Return the error about a version that is computed together with other versions."""
     return InputError(
@@ -312,7 +333,7 @@ def make_room(snapshot: Snapshot, transaction: Transaction, before: Service, aft
     attempts = {name: one for name in names if (one := live_attempt(transaction, before, name)) is not None}
     short = {name: one for name, one in attempts.items() if 0 < one.given.memory_bytes < needed}
     for attempt in short.values():
-        room_bytes = _room_in_pod(snapshot, attempt).memory_bytes
+        room_bytes = room_in_pod(snapshot, attempt).memory_bytes
         if needed > room_bytes:
             raise _no_room(snapshot, attempt, before, after, room_bytes)
     check_quota(snapshot, before, [*short.values()], Amounts(memory_bytes=needed))
@@ -330,7 +351,7 @@ def _no_room(
 ) -> InputError:
     is_shadow = after.shadow is not None and after.shadow != before.shadow
     kind, version = ("shadow", after.shadow_version) if is_shadow else ("canary", after.canary)
-    needed, capacity = room_needed(after, before), _pod_capacity(snapshot, attempt).memory_bytes
+    needed, capacity = room_needed(after, before), pod_capacity(snapshot, attempt).memory_bytes
     why = why_no_room(after, before, attempt.given.memory_bytes)
     others = max(0, capacity - room_bytes)
     wanted = -(-(needed + others) // _STEP_BYTES) * _STEP_BYTES

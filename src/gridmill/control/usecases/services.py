@@ -14,6 +14,7 @@ from gridmill.control.steps.service_features import (
 )
 from gridmill.control.steps.service_gpus import check_gpu_memory, with_gpu_claim
 from gridmill.control.steps.service_logs import log_losses
+from gridmill.control.steps.service_measuring import size_message
 from gridmill.control.steps.service_totals import read_attempt, read_totals
 from gridmill.control.steps.services import (
     add_event,
@@ -51,7 +52,7 @@ from gridmill.control.usecases.service_checks import (
     with_pods_of,
     with_size_before,
 )
-from gridmill.control.usecases.service_rental import lease_of_pod, rental_text
+from gridmill.control.usecases.service_rental import rental_text_of
 from gridmill.control.usecases.service_sizes import (
     ServiceSizeUseCases,
     check_range,
@@ -64,7 +65,6 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.log_counts import NO_LOG
 from gridmill.domain.naming import check_name
 from gridmill.domain.project import DEFAULT
-from gridmill.domain.resource import Resource
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.service import (
     ROUTE,
@@ -91,12 +91,11 @@ from gridmill.domain.service_settings import NO_SETTINGS, ServiceSettings, check
 from gridmill.domain.service_shadow import DEFAULT_PERCENT as DEFAULT_SHADOW_PERCENT
 from gridmill.domain.service_shadow import with_shadow, with_shadow_percent
 from gridmill.domain.service_totals import as_shown, problems_of
-from gridmill.domain.site import LOCAL, Site, SiteKind
+from gridmill.domain.site import LOCAL
 from gridmill.domain.states import FINISHED_RUNS, JobState
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError, explained
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_request
 from gridmill.scheduler.service_pods import further_replicas, pods_message, with_wait_for_pods
-from gridmill.scheduler.service_succession import boot_forecast
 
 
 class ServiceUseCases(ServiceSizeUseCases):
@@ -395,7 +394,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         else:
             attempt = live_attempt(transaction, service)
             check_replicas_fit(self._ledger.snapshot, attempt, service, replicas or 0)
-            after = replace(after, replicas=replicas or 0, scaling=None)
+            after = replace(after, replicas=replicas or 0, scaling=None, size_request=None)
         return replace(after, generation=service.generation + 1, changed=transaction.now)
 
     def _with_canary(
@@ -571,7 +570,8 @@ class ServiceUseCases(ServiceSizeUseCases):
         untransferred = service.route.problem if service.route is not None else ""
         moves = (service.succession.message or pods_message(service)) if is_waiting else ""
         alias = find_alias(self._ledger, service.follows) if service.follows else None
-        messages = (service.problem, why, untransferred, *reported, service.refusal, old_pod, moves)
+        size = size_message(service, (job_run,))
+        messages = (service.problem, why, size, untransferred, *reported, service.refusal, old_pod, moves)
         return ServiceView(
             service=as_shown(replace(service, keys=without_hashes(service.keys))),
             state=state,
@@ -579,21 +579,9 @@ class ServiceUseCases(ServiceSizeUseCases):
             ready=ready_replicas(report) + further_replicas(service),
             since=attempt.started if attempt is not None else None,
             message="; ".join(filter(None, messages)),
-            rental=self._rental_text(service, attempt),
+            rental=rental_text_of(self._ledger, service, attempt),
             promotion=alias.promotion if alias is not None else None,
             totals=read_totals(self._ledger, self._control.channels, service),
             last_end=earlier_end(self._ledger, job_run) if attempt is not None else "",
             log=log_losses(self._control.storage, service),
-        )
-
-    def _rental_text(self, service: Service, attempt: Attempt | None) -> str:
-        """Return the cost and the limits of a service on a rented machine; empty for all other services."""
-        site = self._ledger.read(Site, service.site)
-        resource = self._ledger.read(Resource, service.resource)
-        if site is None or resource is None or site.kind is not SiteKind.CLOUD:
-            return ""
-        snapshot = self._ledger.snapshot
-        lease = lease_of_pod(snapshot.leases.values(), attempt.pod_id) if attempt else None
-        return rental_text(
-            resource, site, lease, boot_forecast(snapshot, lease), service.succession.start_seconds
         )
