@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.jobs.context import CODE, JobContext
 
 ENTITIES = ("a", "b", "c")
+_EVENTS = dict[int, tuple[int, int]]()
+"""The open files of events, by descriptor: the device and the number of each."""
 
 
 def series(rows: int = 400, seed: int = 0, ahead: int = 3) -> dict[str, object]:
@@ -112,8 +115,21 @@ def context_of(root: Path, job: Job, inputs: dict[str, Artifact], cpus: float = 
         output_uri=f"outputs/{job.name}",
         inputs=tuple(Input(name=name, artifact=artifact) for name, artifact in inputs.items()),
     )
-    events = os.open(work / "events", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    return JobContext(order=order, work=work, events_fd=events)
+    return JobContext(order=order, work=work, events_fd=_events(work / "events"))
+
+
+def _events(path: Path) -> int:
+    """Opens the file of the events of a context, and closes those of contexts whose folders are deleted."""
+    for descriptor, file in tuple(_EVENTS.items()):
+        with suppress(OSError):
+            now = os.fstat(descriptor)
+            if (now.st_dev, now.st_ino) == file and now.st_nlink == 0:
+                os.close(descriptor)
+                del _EVENTS[descriptor]
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    found = os.fstat(opened)
+    _EVENTS[opened] = found.st_dev, found.st_ino
+    return opened
 
 
 def events_of(context: JobContext) -> list[dict[str, object]]:
