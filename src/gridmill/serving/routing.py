@@ -23,7 +23,7 @@ from gridmill.domain.serving import MOST_OPEN
 from gridmill.errors import GridmillError, UnavailableError, explained
 from gridmill.ports.service_link import OpenedConnection, ServiceLink
 from gridmill.serving.errors import NotReadyError, RequestError
-from gridmill.serving.http_messages import AnswerFollower, RequestFollower
+from gridmill.serving.http_messages import HEAD_BYTES, AnswerFollower, RequestFollower
 from gridmill.serving.pod_metrics import PodMetrics, is_for_metrics
 
 KEPT_BYTES = MIB
@@ -259,6 +259,9 @@ class ClientConnection(asyncio.Protocol):
         self._opening: asyncio.Task[None] | None = None
         self._kept: bytearray | None = bytearray()
         """The bytes of the requests without an answer; None if they are too many to be sent again."""
+        self._unsent = 0
+        """The number of the last bytes of them that no replica has got, because it is not known yet whether
+        the request is answered here."""
         self._answer = bytearray()
         """The bytes of an answer that the client has not received yet."""
         self._is_answered = self._is_repeated = False
@@ -280,7 +283,7 @@ class ClientConnection(asyncio.Protocol):
     def _begin(self) -> None:
         self._step_since, self._step_bytes = time.monotonic(), 0
         if not self._requests.methods:
-            self._kept = bytearray()
+            self._kept, self._unsent = bytearray(), 0
             self._is_answered = self._is_repeated = False
 
     @property
@@ -297,8 +300,11 @@ class ClientConnection(asyncio.Protocol):
         if self._kept is not None:
             self._kept += data
         if self._is_answered_here():
+            self._unsent += len(data)
             return
         if self._replica is not None:
+            if self._unsent and self._kept is not None:
+                data, self._unsent = bytes(self._kept[-self._unsent - len(data) :]), 0
             if self._kept is not None and len(self._kept) > KEPT_BYTES:
                 self._kept = None
             self._replica.transport.write(data)
@@ -310,6 +316,8 @@ class ClientConnection(asyncio.Protocol):
         to such a request, or are too few to know it."""
         metrics = self._router.metrics
         if metrics is None or not metrics.is_needed or self._is_answered or not self._kept:
+            return False
+        if len(self._kept) > HEAD_BYTES:  # a pod answers or refuses it as each other request
             return False
         is_first = len(self._requests.methods) == 1 and not self._requests.is_opaque
         is_asked = is_for_metrics(self._kept) if is_first else False
@@ -369,6 +377,7 @@ class ClientConnection(asyncio.Protocol):
         replica = self._replica = _ReplicaEnd(self, opened.transport, AnswerFollower(self._requests.methods))
         opened.transport.set_protocol(replica)
         opened.transport.write(bytes(self._kept or b""))
+        self._unsent = 0
         if self._kept is not None and len(self._kept) > KEPT_BYTES:
             self._kept = None
         if opened.received:

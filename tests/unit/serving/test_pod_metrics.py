@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -133,6 +133,7 @@ class Pod:
     """A pod that answers requests for metrics if the key is right."""
 
     def __init__(self, lines: str) -> None:
+        self.received = asyncio.Event()
         self.lines, self.heads, self.port, self.is_there = lines, [], 0, True
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -241,5 +242,62 @@ def test_the_metrics_of_the_only_pod_pass_through_until_there_were_several(tmp_p
         async with routed(tmp_path, [Pod(lines(5))]) as port:
             _, body = await asked(port, SCRAPE)
             assert parse(body.decode()).values["x_total"] == 14
+
+    asyncio.run(test())
+
+
+class OpenPod(Pod):
+    """A pod that answers each request with its head, and keeps the connection open."""
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(head), head))
+        writer.close()
+
+
+@pytest.mark.parametrize("size", [1, 5, 12])
+def test_the_first_bytes_of_a_later_request_of_a_connection_are_not_lost(tmp_path, size):
+    asks = b"GET /v2/health/live HTTP/1.1\r\nhost: a\r\n\r\n"
+
+    async def test() -> None:
+        async with routed(tmp_path, [OpenPod(""), OpenPod("")]) as port, asyncio.timeout(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for _ in range(3):
+                for part in (asks[:size], asks[size:]):
+                    writer.write(part)
+                    await writer.drain()
+                    await asyncio.sleep(0.05)
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+                assert await reader.readexactly(len(asks)) == asks
+            writer.close()
+
+    asyncio.run(test())
+
+
+class EndlessPod(Pod):
+    """A pod that reads a request without an end."""
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(2**21)
+        self.received.set()
+        writer.close()
+
+
+@pytest.mark.parametrize("ending", [b"content-length: 50000000\r\n\r\n", b"x: "])
+def test_a_request_for_metrics_without_an_end_is_not_kept_in_memory(tmp_path, ending):
+    async def test() -> None:
+        pods = [EndlessPod(""), EndlessPod("")]
+        async with routed(tmp_path, pods) as port, asyncio.timeout(20):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /metrics HTTP/1.1\r\nhost: a\r\n" + ending)
+            with suppress(ConnectionError):  # the pod ends it
+                for _ in range(64):
+                    writer.write(b"x" * 2**16)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+            await pods[0].received.wait()
+            writer.transport.abort()
 
     asyncio.run(test())
