@@ -103,10 +103,12 @@ class LineCounts:
         logged, complete, opened = self._values[:3]
         if logged == complete + self.lost:
             return  # all lines are accounted for, also those of an open file that was settled before
-        with suppress(FileNotFoundError):  # it got its final name, and was counted before that
+        is_there = open_file.exists()
+        if is_there:
             opened = max(0, count_lines(open_file) - self._values[8])
+        # without an open file: it got its final name, and its lines were counted before that
         self._values[1], self._values[2] = complete + opened, 0
-        self._values[8] += opened if stays else 0
+        self._values[8] = self._values[8] + opened if stays and is_there else 0
         self._values[_REASONS[LogLoss.KILLED]] += max(0, logged - complete - opened - self.lost)
         self.save()
 

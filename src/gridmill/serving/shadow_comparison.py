@@ -79,7 +79,9 @@ def _compared(
     is_equal, largest = _names(served) == _names(shadow), None
     for name in _names(served) & _names(shadow):
         allowed = PROBABILITY_TOLERANCE if name.startswith("probability_") else tolerance
-        for one, other in zip(_values(served[name]), _values(shadow[name]), strict=False):
+        own, others = _values(served[name]), _values(shadow[name])
+        is_equal &= len(own) == len(others)
+        for one, other in zip(own, others, strict=False):
             if not (_is_number(one) and _is_number(other)):
                 is_equal &= one == other
                 continue

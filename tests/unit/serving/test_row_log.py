@@ -246,6 +246,25 @@ def test_a_killed_replica_leaves_no_part_of_a_line_in_the_file_of_its_successor(
     assert (counts.logged, counts.written, dict(counts.lost)) == (4, 2, {"replica_killed": 2})
 
 
+def test_a_replica_that_is_killed_while_it_completes_a_file_loses_no_line_of_the_next_one(
+    tmp_path: Path,
+) -> None:
+    settings = RequestLog(folder=str(tmp_path / "log"))
+    path = tmp_path / "log/requests-0.jsonl"
+    for number in (5, 3):
+        log = RequestLogWriter(settings, "rain", 0, tmp_path)
+        for _ in range(number):
+            log.add(request({}), Answer(status=200, body=b""), b"", 0.1)
+        log.flush()
+        if number == 5:  # killed before it counts that the file has its final name
+            path.rename(tmp_path / "log/requests-0-1.jsonl")
+    complete_left_files(settings, (), tmp_path)
+    report = read_counts(tmp_path, settings)
+    assert report is not None
+    counts = report.counts["requests"]
+    assert (counts.logged, counts.written, dict(counts.lost)) == (8, 8, {})
+
+
 def test_a_folder_that_cannot_be_written_costs_no_request_and_is_counted(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     log = writer(tmp_path / "file" / "below")

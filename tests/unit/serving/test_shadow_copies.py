@@ -100,6 +100,8 @@ def copies(tmp_path: Path) -> Iterator[Copies]:
             Comparison(different=1, differences=(0,)),
         ),
         ({"prediction": [1, 2]}, {"prediction": [1, 4]}, Comparison(different=1, differences=(2,))),
+        ({"prediction": [1, 2]}, {"prediction": [1, 2, 3]}, Comparison(different=1, differences=(0,))),
+        ({"prediction": [1]}, {"prediction": []}, Comparison(different=1)),
         (
             {"prediction": "no", "probability_no": 0.6},
             {"prediction": "yes", "probability_no": 0.35},
