@@ -105,3 +105,12 @@ def test_the_end_of_a_pod_in_order_is_exact(grid: Simulation, cases: Cases) -> N
     # the counts stay when the service starts again
     cases.start_service("rain")
     assert cases.service("rain").service.log.lost["rows"]["queue_full"] == 2
+
+
+def test_deleted_rows_are_shown_when_the_service_logs_no_more(grid: Simulation, cases: Cases) -> None:
+    report(grid, 100, is_last=True)
+    arrive(grid, 100, deleted=7)
+    cases.stop_service("rain")
+    grid.run_until(lambda: not cases.service("rain").service.log.attempts, at_most_steps=1000)
+    cases.start_service("rain", settings=ServiceSettings(log_fraction=0.0, log_bodies=False))
+    assert "7 rows deleted above the limit of the log" in cases.service("rain").log.text

@@ -147,6 +147,21 @@ def test_pods_keep_their_replicas_until_the_added_pods_serve_and_a_rollback_retu
     assert (shape(ray), ray.view().service.rate) == ((1, 4), 1400)
 
 
+def test_a_deleted_key_has_no_effect_while_pods_wait_for_added_ones() -> None:
+    ray = started(1400.0, ("a", "b"))
+    ray.cases.add_service_key("rain", "one")
+    ray.until(lambda: ray.is_whole() and ray.view().service.is_in_effect)
+    held = next(iter(ray.replicas().values())).order.attempt_id
+    ray.grid.world.left.add("b")
+    ray.cases.update_service("rain", rate=1500.0)
+    ray.have_nodes()
+    ray.grid.run_until(lambda: False, at_most_steps=100)
+    assert ray.view().service.waits_for_pods
+    assert len(ray.grid.world.orders[held].api_keys or ()) == 1
+    ray.cases.remove_service_key("rain", "one")
+    ray.until(lambda: ray.grid.world.orders[held].api_keys == ())
+
+
 @pytest.mark.parametrize("number", range(1, 9))
 @pytest.mark.parametrize(("before", "after"), [(1400.0, 1500.0), (1500.0, 1400.0)])
 def test_a_control_node_that_is_killed_during_the_change_goes_on(

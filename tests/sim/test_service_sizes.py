@@ -511,3 +511,45 @@ def test_a_rate_whose_size_exceeds_the_quota_of_the_project_is_refused(
     # a lower rate needs no room in the quota
     cases.configure_project(Project(name="research", cpus=0.1))
     assert cases.update_service("rain", rate=200.0).service.replicas == 1
+
+
+def test_after_a_rollback_the_next_attempt_has_the_amounts_of_the_earlier_size(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    planned(grid, cases, rate=2000.0)
+    cases.start_service("rain", model="w/m@1", rate=2000.0)
+    grid.run_until(lambda: cases.service("rain").state is ServiceState.RUNNING, at_most_steps=2000)
+    run = cases.service("rain").service.run_id
+
+    def amounts() -> tuple[float, int]:
+        sizing = cases.job(run, "serve").job.sizing
+        return sizing.amounts.cpus, sizing.amounts.memory_bytes
+
+    before = amounts()
+    cases.update_service("rain", rate=200.0)
+    assert amounts() < before
+    cases.rollback_service("rain")
+    assert amounts() == before
+
+
+def test_a_rate_leaves_the_memory_of_the_canary_in_each_of_the_new_replicas(
+    both: tuple[Simulation, Cases],
+) -> None:
+    grid, cases = both
+    small = Resource(name="small", type=JobKind.SERVICE, site="local", memory_bytes=800 * MIB)
+    cases.configure_resource(small)
+    large = a_model(3)
+    output = replace(large.output, size_bytes=50 * MIB)
+    grid.store.commit([Put(noun=replace(large, output=output), expected=0)])
+    planned(grid, cases, rate=200.0, resource="small")
+    cases.start_service("rain", model="w/m@1", rate=200.0, resource="small")
+    grid.run_until(lambda: cases.service("rain").state is ServiceState.RUNNING, at_most_steps=2000)
+    cases.update_service("rain", canary="w/m@3")
+    grid.run_until(lambda: cases.service("rain").service.is_in_effect, at_most_steps=2000)
+    # 3 replicas need 560 MiB, and the canary in them and in one more 400 MiB
+    with pytest.raises(CapacityError, match="cannot serve 2,000 requests/s"):
+        cases.update_service("rain", rate=2000.0)
+    cases.update_service("rain", rate=1400.0)
+    [attempt] = grid.node.control.ledger.snapshot.attempts.values()
+    assert 700 * MIB < attempt.given.memory_bytes <= 800 * MIB

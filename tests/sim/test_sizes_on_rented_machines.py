@@ -248,6 +248,35 @@ def test_a_successor_on_another_type_measures_first_while_the_old_replicas_answe
     grid.stopped()
 
 
+def test_a_range_is_kept_if_the_service_stops_before_its_machine_has_measured() -> None:
+    grid = start(grid_of(), replicas=4, least_replicas=1)
+    grid.until(lambda: is_measuring(grid))
+    grid.stopped()
+    grid.cases.start_service("rain")
+    request = service_of(grid).size_request
+    assert request is not None
+    assert request.terms == (0.0, 4, 1)
+    grid.until(lambda: is_running(grid.view()))
+    scaling = service_of(grid).scaling
+    assert scaling is not None
+    assert (scaling.least, scaling.most) == (1, 4)
+    grid.stopped()
+
+
+def test_a_number_of_replicas_is_refused_while_a_machine_of_another_type_replaces_the_machine() -> None:
+    grid = served(grid_of(), rate=900.0)
+    zones = [zone for zones in grid.account.catalog.regions.values() for zone in zones]
+    grid.account.use_faults(ProviderFaults(no_machine=frozenset((zone, "gpu.one") for zone in zones)))
+    grid.until(lambda: service_of(grid).succession.successor is not None, 2 * LIMIT_SECONDS)
+    with pytest.raises(ConflictError, match="another machine replaces its machine now"):
+        grid.cases.update_service("rain", replicas=1)
+    grid.until(lambda: grid.is_served_by(SECOND_JOB))
+    grid.cases.update_service("rain", replicas=1)
+    grid.until(lambda: service_of(grid).is_in_effect)
+    assert service_of(grid).replicas == 1
+    grid.stopped()
+
+
 def test_another_version_is_measured_on_the_next_machine() -> None:
     grid = served(grid_of(), rate=900.0)
     grid.cases.update_service("rain", model="w/m@2")

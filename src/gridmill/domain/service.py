@@ -2,7 +2,7 @@
 processes, and the view that the user interfaces show."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from typing import Any
@@ -366,8 +366,7 @@ def shadow_bytes(service: Service) -> int:
 def pipeline_of(service: Service) -> Pipeline:
     """Return the pipeline with the job of a service, and with the job of its router if it has one."""
     size, has_view = service.size, service.version in service.features
-    extra_bytes = view_bytes(service.replicas) if has_view else 0
-    extra_bytes += (service.replicas + 1) * service.canary_bytes + shadow_bytes(service)
+    extra_bytes = extra_memory(service, service.replicas)
     asked = service.size_request if size is None else None
     memory_bytes = size.memory_bytes if size is not None else asked.memory_bytes if asked is not None else 0
     job = Job(
@@ -405,12 +404,26 @@ def calibration_pipeline(
 def memory_needed(service: Service, replicas: int, assumed_bytes: int) -> int:
     """Return the memory of the service with this number of replicas: by measurement, or from the assumed
     memory of one replica."""
-    size = service.size
-    extra_bytes = view_bytes(replicas) if service.version in service.features else 0
-    extra_bytes += (replicas + 1) * service.canary_bytes + shadow_bytes(service)
+    size, extra_bytes = service.size, extra_memory(service, replicas)
     if size is None:
         return (replicas + 1) * assumed_bytes + extra_bytes
     return memory_for(replicas, size.replica_bytes + size.code_bytes, size.parent_bytes) + extra_bytes
+
+
+def extra_memory(service: Service, replicas: int) -> int:
+    """Return the memory of a service in bytes that its size does not contain: that of its views, its canary
+    and its shadow, with this number of replicas."""
+    extra_bytes = view_bytes(replicas) if service.version in service.features else 0
+    return extra_bytes + (replicas + 1) * service.canary_bytes + shadow_bytes(service)
+
+
+def memory_beside(service: Service, replicas_beside: Callable[[int], int]) -> int:
+    """Return the memory in bytes that a new size must leave for the views, the canary and the shadow.
+    `replicas_beside` returns the number of replicas of the size that leaves so much memory."""
+    left, needed = 0, extra_memory(service, 1)
+    while needed > left:  # at most once for each number of replicas
+        left, needed = needed, extra_memory(service, replicas_beside(needed))
+    return left
 
 
 def run_name(service: str) -> str:

@@ -183,9 +183,12 @@ def _is_first_ready(service: Service) -> bool:
 
 def with_wait_for_pods(before: Service, after: Service) -> Service:
     """Return a service after a change. If more pods with fewer replicas each are to serve, the present
-    replicas keep their order until the added pods serve, so that no request fails meanwhile."""
+    replicas keep their order until the added pods serve, so that no request fails meanwhile. A change of the
+    API keys does not wait: a deleted key must have no effect any more."""
     if after.generation == before.generation:
         return after
+    if (after.keys, after.settings.require_keys) != (before.keys, before.settings.require_keys):
+        return replace(after, waits_for_pods=False)
     is_fewer_each = after.pods > before.pods and after.replicas < before.replicas
     waits = is_fewer_each or (before.waits_for_pods and after.pods >= before.pods)
     return replace(after, waits_for_pods=waits)

@@ -2,7 +2,15 @@
 
 from gridmill.control.ledger import Transaction
 from gridmill.domain.frozen import replace
-from gridmill.domain.log_counts import LOSS_TEXTS, NO_ARRIVALS, LogArrivals, LogLoss, LogLosses, end_message
+from gridmill.domain.log_counts import (
+    LOSS_TEXTS,
+    NO_ARRIVALS,
+    NO_LOG,
+    LogArrivals,
+    LogLoss,
+    LogLosses,
+    end_message,
+)
 from gridmill.domain.run import JobRun
 from gridmill.domain.service import Service
 from gridmill.domain.serving import ServiceReport
@@ -50,6 +58,6 @@ def log_losses(storage: Storage, service: Service) -> LogLosses:
 
 def _arrivals(storage: Storage, service: Service) -> LogArrivals:
     """Return the files at home; a service that never logged has none."""
-    if not service.log.attempts and not service.settings.log_fraction:
+    if service.log == NO_LOG and not service.settings.log_fraction:
         return NO_ARRIVALS
     return storage.log_arrivals(service.name, service.log.writers)

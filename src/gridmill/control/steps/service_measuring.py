@@ -17,9 +17,10 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.lease import lease_of_pod
 from gridmill.domain.run import Attempt, JobRun
-from gridmill.domain.service import Service, ServiceState, memory_needed
+from gridmill.domain.service import Service, ServiceState, memory_beside, memory_needed
 from gridmill.domain.service_measuring import SizeRequest, fitting_size, rented_type
 from gridmill.domain.service_size import Calibration, ServiceSize, calibration_name
+from gridmill.domain.serving import Scaling
 from gridmill.domain.states import JobState
 from gridmill.errors import CapacityError, explained
 from gridmill.scheduler.rented_sizes import calibration_cpus, enough_text
@@ -116,12 +117,13 @@ def _with_size(
 ) -> JobRun:
     """Return the job with the amounts of the size that fits into the room, and record this size."""
     request = service.size_request or SizeRequest()
-    extra_bytes = memory_needed(service, service.replicas, 0) - memory_needed(
-        replace(service, features={}, canary_bytes=0, shadow=None), service.replicas, 0
-    )
-    room = replace(room, memory_bytes=max(0, room.memory_bytes - extra_bytes))
+
+    def size_beside(other_bytes: int) -> tuple[ServiceSize, Scaling | None]:
+        left = replace(room, memory_bytes=max(0, room.memory_bytes - other_bytes))
+        return fitting_size(calibration, request, left)
+
     try:
-        size, scaling = fitting_size(calibration, request, room)
+        size, scaling = size_beside(memory_beside(service, lambda other: size_beside(other)[0].replicas))
     except CapacityError as error:
         failed = _measuring(job_run, service.version, calibration.machine)
         return replace(failed, state=JobState.FAILED, message=explained(error), ended=transaction.now)

@@ -49,6 +49,8 @@ class ServiceCanaryUseCases(ServiceKeyUseCases):
             if terms is not None and terms.version == after.version:
                 after = with_terms(after, terms)
                 check_port_is_free(self._ledger.snapshot, after)
+            if after.size != service.size:
+                self._give(transaction, after)
             self._change(transaction, service, after)
         return self.service(name)
 

@@ -175,6 +175,14 @@ def with_size_before(service: Service, before: Service) -> Service:
     )
 
 
+def least_before(before: Service) -> int | None:
+    """Return the smallest number of replicas of the range that a service had before; None if it had none. A
+    service whose rented machine has not measured its version yet has only the request for the range."""
+    if before.scaling is not None:
+        return before.scaling.least
+    return before.size_request.least_replicas if before.size_request is not None else None
+
+
 def _has_computed_size(service: Service) -> bool:
     """Return whether the number of replicas is that of the size by measurement."""
     return service.scaling is None and service.size is not None and service.size.replicas == service.replicas
@@ -184,6 +192,16 @@ def has_present_size(running: Service, wanted: Service, least_replicas: int | No
     """Return whether a service is requested for the rate alone for which it runs."""
     is_by_rate = not wanted.replicas and least_replicas is None and _has_computed_size(running)
     return is_by_rate and wanted.rate == running.rate
+
+
+def check_same_machine(service: Service) -> None:
+    """Raise ConflictError for another number of replicas while another rented machine replaces that of a
+    service that is sized by measurement: the replicas on the next machine get the size for this machine."""
+    if service.size_request is not None and service.succession.successor is not None:
+        raise ConflictError(
+            f"the size of service {service.name!r} cannot change: another machine replaces its machine now",
+            hint=f"Wait until the change is complete: gridmill show service {service.name}",
+        )
 
 
 def with_pods_of(service: Service) -> Service:

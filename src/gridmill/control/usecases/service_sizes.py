@@ -35,6 +35,7 @@ from gridmill.domain.service import (
     calibration_pipeline,
     check_trusted,
     has_own_code,
+    memory_beside,
     memory_needed,
     why_not_served,
 )
@@ -179,16 +180,16 @@ class ServiceSizeUseCases(UseCases):
         rooms = place.rooms
         if attempt is not None and not rooms.site:
             rooms = replace(rooms, held=(room_in_pod(self._ledger.snapshot, attempt),), free=())
-        extra_bytes = memory_needed(service, service.replicas, 0) - memory_needed(
-            replace(service, features={}, canary_bytes=0, shadow=None), service.replicas, 0
-        )
         chosen = service.settings.pods if pods is None else pods
         if replicas is not None:
             chosen = chosen or service.pods
         where = f"the pod of {service.name}" if not rooms.site else f"service {service.name}"
-        size = sized(
-            calibration, rate, replicas or 0, least_replicas, chosen or 0, rooms.less(extra_bytes), where
-        )
+
+        def size_beside(other_bytes: int) -> ServiceSize:
+            left = rooms.less(other_bytes)
+            return sized(calibration, rate, replicas or 0, least_replicas, chosen or 0, left, where)
+
+        size = size_beside(memory_beside(service, lambda other: size_beside(other).replicas))
         service = replace(service, rate=rate or service.rate)
         if place.node:  # on a rented machine, the next machine gets the size for the same request
             size = replace(size, machine=place.machine)
@@ -202,11 +203,11 @@ class ServiceSizeUseCases(UseCases):
     def _give(self, transaction: Transaction, service: Service) -> None:
         """Give the running attempt of a service, and its next attempts, the CPUs and the memory of its size.
         The running attempt keeps what it has, because its old replicas use it until the update is in
-        effect. Raises CapacityError if the quota of its project has no room for the growth."""
-        if service.size is None:
-            return
+        effect. Without a measurement, each replica gets one CPU. Raises CapacityError if the quota of its
+        project has no room for the growth."""
         size = Amounts(
-            cpus=service.size.cpus, memory_bytes=memory_needed(service, service.replicas, REPLICA_BYTES)
+            cpus=service.size.cpus if service.size is not None else float(service.replicas),
+            memory_bytes=memory_needed(service, service.replicas, REPLICA_BYTES),
         )
         names = (service.serving_job, *(one.job for one in service.further_pods))
         attempts = [live_attempt(transaction, service, name) for name in names]

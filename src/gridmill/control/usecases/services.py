@@ -40,11 +40,13 @@ from gridmill.control.usecases.service_checks import (
     check_replicas,
     check_same,
     check_same_basis,
+    check_same_machine,
     check_served,
     check_serves,
     check_settings_elsewhere,
     has_other_pods_alone,
     has_present_size,
+    least_before,
     not_in_effect,
     resource_to_start,
     version_before,
@@ -199,7 +201,7 @@ class ServiceUseCases(ServiceSizeUseCases):
         is_running = before is not None and before.is_meant_to_run and before.retry_at is None
         if before is not None and is_again:
             wanted = with_size_before(wanted, before)
-            least_replicas = before.scaling.least if before.scaling is not None else None
+            least_replicas = least_before(before)
         if before is not None and is_running:
             check_not_ending(self._ledger, before)
             if is_again or has_present_size(before, wanted, least_replicas):
@@ -392,6 +394,7 @@ class ServiceUseCases(ServiceSizeUseCases):
             if after == service:
                 return service
         else:
+            check_same_machine(service)
             attempt = live_attempt(transaction, service)
             check_replicas_fit(self._ledger.snapshot, attempt, service, replicas or 0)
             after = replace(after, replicas=replicas or 0, scaling=None, size_request=None)
