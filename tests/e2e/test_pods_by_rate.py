@@ -52,7 +52,7 @@ def test_a_service_gets_the_pods_that_its_rate_needs_and_no_request_fails_while_
         assert pods(lab) == sorted([lab.alpha.address, lab.beta.address])
         load.go_on()
         too_high = lab.gridmill("update", "service", "rain", "--rate", str(most * 6 // 5), check=False)
-        assert "1 more node with 1 CPUs" in " ".join(too_high.split())
+        assert "1 more node with 1 CPU" in " ".join(too_high.split())
         lab.gridmill("update", "service", "rain", "--rate", low)
         lab.wait(lambda: len(rain(lab)["service"]["further_pods"]) == 0, "the other pod has ended")
         load.go_on()

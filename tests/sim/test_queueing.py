@@ -204,7 +204,7 @@ def test_projects_share_the_grid_keep_their_quota_and_what_they_used_is_kept():
     assert grid.run_until(lambda: running("c") == 1, at_most_steps=2000)
     view = RunViews(grid.node).view(bounded.id)
     whys = [one.why for one in view.jobs if one.job.state == JobState.WAITING]
-    assert whys == ["quota of project c: 1 of 1 CPUs in use"]
+    assert whys == ["quota of project c: 1 of 1 CPU in use"]
     for name in "ab":
         submit(name, 16)
     most, until = 0, grid.clock.monotonic() + 7000.0

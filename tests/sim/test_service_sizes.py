@@ -502,7 +502,7 @@ def test_a_rate_whose_size_exceeds_the_quota_of_the_project_is_refused(
     cases.start_service("rain", model="w/m@1", rate=200.0, project="research")
     assert grid.run_until(lambda: cases.service("rain").state is ServiceState.RUNNING, at_most_steps=2000)
     before = cases.service("rain").service
-    with pytest.raises(CapacityError, match=r"'research' has no room .*: 0.3 of 1 CPUs in use, and 1 more"):
+    with pytest.raises(CapacityError, match=r"'research' has no room .*: 0.3 of 1 CPU in use, and 1 more"):
         cases.update_service("rain", rate=900.0)
     assert cases.service("rain").service == before
     cases.configure_project(Project(name="research", cpus=1.3))

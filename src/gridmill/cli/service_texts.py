@@ -8,7 +8,7 @@ from rich.text import Text
 
 from gridmill.cli.format import moment
 from gridmill.cli.tables import COLOURS, table
-from gridmill.domain.amounts import show_bytes, show_count, show_number
+from gridmill.domain.amounts import show_bytes, show_count, show_cpus, show_number
 from gridmill.domain.gpu_sharing import claim_text
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.promotion import Promotion
@@ -29,7 +29,7 @@ def size_text(size: ServiceSize) -> str:
     at = f" for {show_number(size.rate)} requests/s" if size.rate else ""
     latency = f", expected p99 {show_latency(size.p99_seconds)}" if size.rate else ""
     return (
-        f"{pods}{show_count(size.replicas, 'replica')}, {show_number(size.cpus)} CPUs, "
+        f"{pods}{show_count(size.replicas, 'replica')}, {show_cpus(size.cpus)}, "
         f"{show_bytes(size.memory_bytes)}{at}{latency}; can serve {show_number(size.most_rate)} requests/s"
     )
 

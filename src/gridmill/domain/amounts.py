@@ -162,6 +162,12 @@ def show_count(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
+def show_cpus(cpus: float) -> str:
+    """Format a number of CPUs, for example `0.5 CPUs`, `1 CPU`, `8 CPUs`."""
+    number = show_number(cpus)
+    return f"{number} CPU{'' if number == '1' else 's'}"
+
+
 def show_bytes(count: float) -> str:
     """Format a size in the largest binary unit in which it is at least 1, for example `1.5 GiB`."""
     for unit, size in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):

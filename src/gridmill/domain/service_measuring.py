@@ -5,7 +5,7 @@ All functions of this module are pure."""
 
 import math
 
-from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_number
+from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_cpus, show_number
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.lease import Lease
 from gridmill.domain.service_size import (
@@ -104,7 +104,7 @@ def _shortage(calibration: Calibration, request: SizeRequest, size: ServiceSize,
     """Return what the size lacks of the request; empty if it lacks nothing."""
     can = f"{show_count(size.replicas, 'replica')} of {size.version}"
     where = (
-        f"its machine ({calibration.machine}) has {show_number(room.cpus)} CPUs and "
+        f"its machine ({calibration.machine}) has {show_cpus(room.cpus)} and "
         f"{show_bytes(room.memory_bytes)} for the service"
     )
     if request.rate > size.rate:

@@ -10,7 +10,7 @@ requests is `c` divided by the measured rate. `batch_time` fits a line to these 
 import math
 from collections.abc import Sequence
 
-from gridmill.domain.amounts import MIB, Amounts, show_bytes, show_count, show_number
+from gridmill.domain.amounts import MIB, Amounts, show_bytes, show_count, show_cpus, show_number
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.serving import Scaling
 from gridmill.domain.site import LOCAL
@@ -357,8 +357,8 @@ def _no_room(calibration: Calibration, replicas: int, room: Amounts, where: str)
     return CapacityError(
         f"{where} has no room for {show_count(replicas, 'replica')} of {calibration.version} under load; it "
         f"has room for {most_replicas(calibration, room)}",
-        hint=f"It has {show_number(room.cpus)} CPUs and {show_bytes(room.memory_bytes)} for them; each "
-        f"replica needs {show_number(calibration.cpus_per_replica)} CPUs and "
+        hint=f"It has {show_cpus(room.cpus)} and {show_bytes(room.memory_bytes)} for them; each "
+        f"replica needs {show_cpus(calibration.cpus_per_replica)} and "
         f"{show_bytes(calibration.whole_bytes)}. Request fewer replicas, or stop other services of "
         "the resource.",
         place="replicas",
@@ -454,12 +454,12 @@ def sharing_lines(where: str, sizes: Sequence[ServiceSize], replica_bytes: int) 
     cpus, memory = sum(one.cpus for one in sizes), sum(one.memory_bytes for one in sizes)
     whole_cpus = float(sum(one.replicas for one in sizes))
     whole_memory = sum((one.replicas + 1) * replica_bytes for one in sizes)
-    saved = [f"{show_number(whole_cpus - cpus)} CPUs"] if whole_cpus - cpus >= 0.05 else []
+    saved = [show_cpus(whole_cpus - cpus)] if whole_cpus - cpus >= 0.05 else []
     saved += [show_bytes(whole_memory - memory)] if whole_memory - memory >= MIB else []
     if not saved:
         return ()
     return (
-        f"{show_count(len(sizes), 'service')} on {where}: {show_number(cpus)} CPUs and {show_bytes(memory)} "
+        f"{show_count(len(sizes), 'service')} on {where}: {show_cpus(cpus)} and {show_bytes(memory)} "
         f"by measurement, in the same pods; saves {' and '.join(saved)} compared with one CPU and "
         f"{show_bytes(replica_bytes)} for each replica",
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from heapq import heappush, heappushpop
 
-from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_number
+from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_cpus, show_number
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.service_settings import MOST_PODS
 from gridmill.domain.service_size import (
@@ -168,7 +168,7 @@ def _too_large(calibration: Calibration, rate: float, rooms: PodRooms, where: st
     return CapacityError(
         f"{where} cannot serve {show_number(rate)} requests/s of {calibration.version}; it can serve "
         f"{show_number(most_rate_in(calibration, rooms, 1))} requests/s",
-        hint=f"It has {show_number(room.cpus)} CPUs and {show_bytes(room.memory_bytes)} for it. Use a "
+        hint=f"It has {show_cpus(room.cpus)} and {show_bytes(room.memory_bytes)} for it. Use a "
         f"lower --rate or a larger resource, or stop other services. {rooms.why_one}".rstrip(),
         place="rate",
     )
@@ -179,7 +179,7 @@ def _too_few_nodes(calibration: Calibration, rate: float, rooms: PodRooms, where
     numbers = range(1, rooms.most_pods + 1)
     served = max((most_rate_in(calibration, rooms, pods) for pods in numbers), default=0.0)
     empty = rooms.empty
-    each = f"{show_number(empty.cpus)} CPUs and {show_bytes(empty.memory_bytes)} for a pod"
+    each = f"{show_cpus(empty.cpus)} and {show_bytes(empty.memory_bytes)} for a pod"
     missing = next(
         (
             number
@@ -188,11 +188,10 @@ def _too_few_nodes(calibration: Calibration, rate: float, rooms: PodRooms, where
         ),
         0,
     )
-    why = f"A service has at most {MOST_PODS} pods, and so many nodes with {each} cannot serve the rate."
+    why = f"A service has at most {MOST_PODS} pods, and {MOST_PODS} nodes with {each} cannot serve the rate."
     if missing:
-        cpus = show_number(missing * empty.cpus)
-        verb = "is" if missing == 1 else "are"
-        why = f"{show_count(missing, 'more node')} with {each} {verb} missing, together {cpus} CPUs."
+        verb, total = "is" if missing == 1 else "are", show_cpus(missing * empty.cpus)
+        why = f"{show_count(missing, 'more node')} with {each} {verb} missing, together {total}."
     return CapacityError(
         f"{where} cannot serve {show_number(rate)} requests/s of {calibration.version}; it can serve "
         f"{show_number(served)} requests/s in up to {show_count(rooms.most_pods, 'pod')}, one on each node "

@@ -11,7 +11,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from gridmill.domain.amounts import Amounts, devices_of, pick, show_bytes
+from gridmill.domain.amounts import Amounts, devices_of, pick, show_bytes, show_count, show_cpus
 from gridmill.domain.farm_protocol import FutureCapacity, QueuedDeployment
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.ordering import remaining
@@ -147,8 +147,9 @@ def check_size(deployment: TenantDeployment, nodes: Sequence[Node], shares: int 
             (order.capacity for order in deployment.request.orders), key=lambda one: one.memory_bytes
         )
         raise CapacityError(
-            f"the farm is too small for {len(deployment.pods)} x {largest.cpus:g} CPUs, "
-            f"{show_bytes(largest.memory_bytes)}, {largest.gpus} GPUs, even if no other deployment runs",
+            f"the farm is too small for {len(deployment.pods)} x {show_cpus(largest.cpus)}, "
+            f"{show_bytes(largest.memory_bytes)}, {show_count(largest.gpus, 'GPU')}, even if no other "
+            "deployment runs",
             hint="Request less. `gridmill nodes` shows the capacity of the farm.",
         )
 

@@ -12,7 +12,7 @@ from gridmill.domain.advice import (
     ScalingMeasurement,
     WorkerForecast,
 )
-from gridmill.domain.amounts import Amounts, show_count, show_seconds
+from gridmill.domain.amounts import Amounts, show_count, show_cpus, show_seconds
 from gridmill.domain.footprint import PER_PROBE_WORKER, WORKER_BYTES
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
@@ -363,13 +363,13 @@ def _vertical(
         )
     if worth * share >= 0.9 * cpus:
         return (
-            f"{worth} workers at {share:.2g} CPUs each keep the {cpus:g} CPUs of the site busy:"
+            f"{worth} workers at {share:.2g} CPUs each keep the {show_cpus(cpus)} of the site busy:"
             f" more workers need more CPUs (a larger machine or another machine); {gpu}"
         )
     if share > 1.2:
         return f"a worker uses {share:.1f} CPUs at once: more CPUs and more workers both help; {gpu}"
     busy = curve.most_busy()
-    end = f", up to {int(busy)} on the {cpus:g} CPUs of the site" if busy <= MOST_WORKERS else ""
+    end = f", up to {int(busy)} on the {show_cpus(cpus)} of the site" if busy <= MOST_WORKERS else ""
     return f"a worker uses one CPU: more CPUs for it give no speed-up, more workers do{end}; {gpu}"
 
 

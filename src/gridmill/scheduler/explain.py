@@ -170,7 +170,7 @@ def _why_not_in_pods(pods: Pods, resource: Resource, demand: Demand) -> str:
             f"the largest free pod of `{resource.name}` has {show_bytes(max(0, most))}"
         )
     if all(slot.free_gpus < demand.gpus for slot in roomy):
-        return f"needs {demand.gpus} GPUs; the GPUs of `{resource.name}` are in use"
+        return f"needs {show_count(demand.gpus, 'GPU')}; the GPUs of `{resource.name}` are in use"
     if all(slot.is_full for slot in roomy):
         most_at_once = sum(slot.whole.most for slot in slots)
         return f"`{resource.name}` runs {most_at_once} jobs, the most for its CPUs"

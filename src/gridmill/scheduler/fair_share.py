@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any, NamedTuple, TypeAlias
 
-from gridmill.domain.amounts import Amounts, show_bytes
+from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_cpus
 from gridmill.domain.frozen import replace
 from gridmill.domain.project import Project
 from gridmill.scheduler.capacity_index import ProjectTotals
@@ -178,13 +178,13 @@ def bounds(project: Project, tally: ProjectTotals, claim: QuotaClaim | Amounts) 
     """Return the limits of the quota that a job with these amounts would exceed."""
     cpus, memory_bytes, gpus = claim.cpus, claim.memory_bytes, claim.gpus
     if project.cpus is not None and tally.cpus + cpus > project.cpus + _ROUNDING:
-        yield QuotaLimit(f"{tally.cpus:g}", f"{cpus:g}", f"{project.cpus:g} CPUs")
+        yield QuotaLimit(f"{tally.cpus:g}", f"{cpus:g}", show_cpus(project.cpus))
     if project.memory_bytes is not None and tally.memory_bytes + memory_bytes > project.memory_bytes:
         yield QuotaLimit(
             show_bytes(tally.memory_bytes), show_bytes(memory_bytes), show_bytes(project.memory_bytes)
         )
     if project.gpus is not None and 0 < gpus > project.gpus - tally.gpus:
-        yield QuotaLimit(str(tally.gpus), str(gpus), f"{project.gpus} GPUs")
+        yield QuotaLimit(str(tally.gpus), str(gpus), show_count(project.gpus, "GPU"))
 
 
 _Place: TypeAlias = list[Any]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from gridmill.domain.amounts import GIB, MIB, Amounts, show_bytes, show_count
+from gridmill.domain.amounts import GIB, MIB, Amounts, show_bytes, show_count, show_cpus
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.pipeline import Pipeline
@@ -182,7 +182,8 @@ def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusa
         return None
     if demand.gpus > gpus_of(resource):
         return RefusalReason(
-            f"needs {demand.gpus} GPUs; resource {resource.name!r} has {gpus_of(resource)} per worker",
+            f"needs {show_count(demand.gpus, 'GPU')}; resource {resource.name!r} has "
+            f"{gpus_of(resource)} per worker",
             f"`gridmill configure resource {resource.name} --gpus {demand.gpus}`.",
         )
     return _too_large(snapshot, resource, demand) or _too_many(snapshot, resource, demand)
@@ -209,7 +210,8 @@ def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusa
     if demand.cpus > cpus:
         extra = f" beside {show_bytes(demand.memory_bytes)}" if demand.memory_bytes else ""
         return RefusalReason(
-            f"needs {demand.cpus:g} CPUs{extra}; a worker of resource {resource.name} has at most {cpus:g}",
+            f"needs {show_cpus(demand.cpus)}{extra}; a worker of resource {resource.name} has at most "
+            f"{cpus:g}",
             "Lower `cpus` of the job, or use a larger resource or site.",
         )
     return None
@@ -313,7 +315,7 @@ def _places_on(node: Amounts, resource: Resource, demand: Demand, kind: SiteKind
 
 def _request_text(resource: Resource) -> str:
     parts = [
-        f"{resource.cpus:g} CPUs" if resource.cpus else "",
+        show_cpus(resource.cpus) if resource.cpus else "",
         show_bytes(resource.memory_bytes) if resource.memory_bytes else "",
         show_count(gpus_of(resource), "GPU") if gpus_of(resource) else "",
     ]
@@ -322,7 +324,7 @@ def _request_text(resource: Resource) -> str:
 
 def show(amounts: Amounts) -> str:
     """Return amounts of CPUs, memory and GPUs as text, such as `2 CPUs, 4 GiB, 0 GPUs`."""
-    return f"{amounts.cpus:g} CPUs, {show_bytes(amounts.memory_bytes)}, {amounts.gpus} GPUs"
+    return f"{show_cpus(amounts.cpus)}, {show_bytes(amounts.memory_bytes)}, {show_count(amounts.gpus, 'GPU')}"
 
 
 POD_STEP, MIN_SHARE = 256 * MIB, GIB

@@ -3,7 +3,7 @@ soon be ready."""
 
 from collections.abc import Collection, Iterable, Iterator
 
-from gridmill.domain.amounts import GIB, Amounts, show_bytes
+from gridmill.domain.amounts import GIB, Amounts, show_bytes, show_cpus
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobKind
 from gridmill.domain.plan import BringUp
@@ -274,5 +274,5 @@ def _why(lane: Lane, amounts: Amounts, *, needed: bool) -> tuple[str, ...]:
         f"{memory}: set for {resource.name}"
         if resource.memory_bytes is not None
         else f"{memory} for the jobs expected to run at once",
-        f"{amounts.cpus:g} CPUs: {'set' if resource.cpus else need}",
+        f"{show_cpus(amounts.cpus)}: {'set' if resource.cpus else need}",
     )

@@ -8,7 +8,7 @@ repeated, also if another lease received them.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_number
+from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_cpus, show_number
 from gridmill.domain.charges import Charges
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.lease import (
@@ -251,7 +251,7 @@ def _too_dear(terms: RentalTerms, offer: Offer) -> str:
 
 def _nothing_fits(lease: Lease, market: Market) -> str:
     gpus = f", {show_count(lease.needs_gpus, 'GPU')}" if lease.needs_gpus else ""
-    need = f"{show_number(lease.needs_cpus)} CPUs, {show_bytes(lease.needs_memory_bytes)}{gpus}"
+    need = f"{show_cpus(lease.needs_cpus)}, {show_bytes(lease.needs_memory_bytes)}{gpus}"
     if lease.image_name and not lease.needs_cpus:
         need = "an image"  # the type is given, so that nothing else is needed
     if not market.offers:

@@ -1,6 +1,6 @@
 """This module finds the offers of a cloud site on which a service of a requested size would fit."""
 
-from gridmill.domain.amounts import Amounts, show_bytes, show_number
+from gridmill.domain.amounts import Amounts, show_bytes, show_cpus, show_number
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import replace
 from gridmill.domain.machine import Offer, capacity_of
@@ -63,7 +63,7 @@ def enough_text(
     cost = f", {show_money(price, offer.currency)} an hour" if price is not None else ""
     size = capacity_of(offer)
     return (
-        f"{offer.instance_type} ({offer.cpus} CPUs, {show_bytes(size.memory_bytes)}{cost}) would be enough "
-        "if each request takes as much CPU time there; name it as the --instance-type of a "
+        f"{offer.instance_type} ({show_cpus(offer.cpus)}, {show_bytes(size.memory_bytes)}{cost}) would be "
+        "enough if each request takes as much CPU time there; name it as the --instance-type of a "
         f"resource{f' with {chr(32).join(limits)}' if limits else ''}"
     )

@@ -5,7 +5,7 @@ import re
 from hashlib import sha256
 from math import inf
 
-from gridmill.domain.amounts import MIB, Amounts, show_bytes, show_count
+from gridmill.domain.amounts import MIB, Amounts, show_bytes, show_count, show_cpus
 from gridmill.domain.footprint import (
     KINDS,
     cells_of,
@@ -470,9 +470,9 @@ def size_resource(
     part = "the share that belongs to the GPUs" if gpus else "for one job; more if several jobs are ready"
     usual = "all of a node, shared by its jobs" if whole else part
     source = "set" if resource.cpus else usual
-    why.append(f"{cpus:g} CPUs: {source}")
+    why.append(f"{show_cpus(cpus)}: {source}")
     if resource.gpus and not resource.default:
-        why.append(f"{resource.gpus} GPUs: set")
+        why.append(f"{show_count(resource.gpus, 'GPU')}: set")
     return Sizing(
         amounts=Amounts(cpus=cpus, memory_bytes=memory, gpus=gpus),
         workers=resource.workers or 1,

@@ -12,6 +12,7 @@ from gridmill.domain.amounts import (
     parse_number,
     parse_period,
     parse_seconds,
+    show_cpus,
     show_number,
     show_period,
 )
@@ -97,3 +98,10 @@ def test_a_pipeline_with_a_period_that_can_be_misread_is_refused(every: str, kee
 
 def test_negative_zero_is_shown_as_zero():
     assert [show_number(value) for value in (-0.0, 0.0, -0.25, 3.0)] == ["0", "0", "-0.25", "3"]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "text"), [(1, "1 CPU"), (0.999999, "1 CPU"), (0, "0 CPUs"), (0.5, "0.5 CPUs"), (8.0, "8 CPUs")]
+)
+def test_one_cpu_is_singular(cpus: float, text: str) -> None:
+    assert show_cpus(cpus) == text

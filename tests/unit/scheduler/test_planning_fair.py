@@ -116,7 +116,7 @@ def test_behind_a_quota_that_is_used_up_others_go_on_and_no_room_is_kept():
     assert of(wanted) == "ddd"
     assert not wanted.bring_ups
     told = why_waiting(snapshot, waiting[0].id, NOW)
-    assert told == "quota of project a: 1 of 1 GPUs in use"
+    assert told == "quota of project a: 1 of 1 GPU in use"
 
 
 def test_no_more_is_brought_up_than_a_quota_allows():

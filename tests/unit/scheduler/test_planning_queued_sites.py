@@ -110,7 +110,7 @@ def test_a_resource_that_declares_a_size_is_asked_for_with_its_memory() -> None:
     assert 0 <= wish.amounts.memory_bytes - sized.amounts.memory_bytes < 256 * MIB
     less = asked_of(Snapshot([lab()]), resource(), node)
     said = size_resource(resource(), MeasurementHistory(), less, node_cpus=node.cpus).why
-    assert "1 CPUs: for one job; more if several jobs are ready" in said
+    assert "1 CPU: for one job; more if several jobs are ready" in said
 
 
 @pytest.mark.parametrize(("kind", "cpus"), [(JobKind.COMMAND, 1.0), (JobKind.TRAINING, 4.0)])

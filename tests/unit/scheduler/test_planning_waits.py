@@ -147,7 +147,7 @@ def test_a_project_at_its_quota_waits_for_the_end_of_its_own():
     assert wait is not None
     assert wait.likely == 100.0
     why = why_waiting(Snapshot((*nouns, Project(name="a", cpus=1))), "p-1/mine", NOW)
-    assert why == "quota of project a: 1 of 1 CPUs in use; about 1 m 40 s"
+    assert why == "quota of project a: 1 of 1 CPU in use; about 1 m 40 s"
 
 
 def test_nothing_is_told_where_nothing_was_measured():

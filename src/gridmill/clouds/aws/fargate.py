@@ -5,6 +5,7 @@ Source: ResourceRequirement in the API reference of AWS Batch.
 
 from collections.abc import Mapping
 
+from gridmill.domain.amounts import show_cpus
 from gridmill.errors import InputError
 
 _SIZES: Mapping[int, range] = {
@@ -27,7 +28,7 @@ def fargate_size(cpus: int, memory_mib: int) -> tuple[int, int]:
         if size >= cpus and memory_gib is not None:
             return size, memory_gib * _MIB
     raise InputError(
-        f"Fargate has no size with {cpus} CPUs and {needed_gib} GiB of memory; the largest has 16 CPUs and "
-        "120 GiB",
+        f"Fargate has no size with {show_cpus(cpus)} and {needed_gib} GiB of memory; the largest has 16 CPUs "
+        "and 120 GiB",
         hint="Use a queue with machines of EC2, and set platform=EC2.",
     )

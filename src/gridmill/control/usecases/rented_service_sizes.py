@@ -8,7 +8,7 @@ from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger
 from gridmill.control.steps.run_lifecycle import resource_of
 from gridmill.control.steps.service_sizes import ServicePlace, calibration_of, is_rented
-from gridmill.domain.amounts import Amounts, show_number
+from gridmill.domain.amounts import Amounts, show_cpus, show_number
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.footprint import service_bytes
 from gridmill.domain.frozen import replace
@@ -56,7 +56,7 @@ def check_free_cpus(place: ServicePlace, version: Artifact) -> None:
     if place.node and place.free.cpus < needed:
         raise CapacityError(
             f"{version.id} cannot be measured on {place.machine}: the measurement needs "
-            f"{show_number(needed)} CPUs, and {show_number(place.free.cpus)} of "
+            f"{show_cpus(needed)}, and {show_number(place.free.cpus)} of "
             f"{show_number(place.pod.cpus)} are free",
             hint="Change the number of replicas with --replicas N, or stop the service and start it with the "
             "rate: its machine then measures first.",

@@ -6,7 +6,7 @@ from gridmill.control.steps.run_lifecycle import check_resource_settings
 from gridmill.control.usecases.base import UseCases
 from gridmill.control.usecases.cloud_accounts import account_of
 from gridmill.control.usecases.rental_check import check_offered, is_offered
-from gridmill.domain.amounts import Amounts, check_memory, show_bytes, show_count, show_number
+from gridmill.domain.amounts import Amounts, check_memory, show_bytes, show_count, show_cpus
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
 from gridmill.domain.naming import check_name, suggestion
@@ -175,4 +175,4 @@ def _too_large(resource: Resource, sizing: Sizing, site: Site) -> str:
 
 def _shown(amounts: Amounts) -> str:
     gpus = show_count(amounts.gpus, "GPU") if amounts.gpus else "no GPU"
-    return f"{show_number(amounts.cpus)} CPUs, {show_bytes(amounts.memory_bytes)}, {gpus}"
+    return f"{show_cpus(amounts.cpus)}, {show_bytes(amounts.memory_bytes)}, {gpus}"

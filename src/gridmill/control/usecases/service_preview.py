@@ -6,7 +6,7 @@ from gridmill.control.ledger import Ledger
 from gridmill.control.steps.service_sizes import ServicePlace, calibration_of, place_of
 from gridmill.control.usecases.rented_service_sizes import LATER, day_of, plan_later, rented_resource
 from gridmill.control.usecases.service_sizes import sized
-from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_number
+from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_cpus, show_number
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.footprint import REPLICA_BYTES, service_bytes
 from gridmill.domain.frozen import dataclass, replace
@@ -152,6 +152,6 @@ def _measured(ledger: Ledger, version: Artifact | None, place: ServicePlace | No
 def _amounts_text(replicas: int, amounts: Amounts, pods: int = 1) -> str:
     several = f"{show_count(pods, 'pod')}, each with " if pods > 1 else ""
     return (
-        f"{several}{show_count(replicas, 'replica')}, {show_number(amounts.cpus)} CPUs, "
+        f"{several}{show_count(replicas, 'replica')}, {show_cpus(amounts.cpus)}, "
         f"{show_bytes(amounts.memory_bytes)}"
     )

@@ -25,7 +25,7 @@ from gridmill.control.usecases.rented_service_sizes import (
     rented_resource,
     with_request,
 )
-from gridmill.domain.amounts import MIB, Amounts, show_bytes
+from gridmill.domain.amounts import MIB, Amounts, show_bytes, show_cpus
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.footprint import REPLICA_BYTES
 from gridmill.domain.frozen import replace
@@ -267,7 +267,8 @@ def check_replicas_fit(snapshot: Snapshot, attempt: Attempt | None, service: Ser
     cpus = pod_capacity(snapshot, attempt).cpus
     if replicas > service.replicas and replicas > cpus > 0:
         raise InputError(
-            f"{replicas} replicas need {replicas} CPUs, and the pod of service {service.name!r} has {cpus:g}",
+            f"{replicas} replicas need {show_cpus(replicas)}, and the pod of service {service.name!r} has "
+            f"{cpus:g}",
             hint="Replicas that are measured can share a CPU: gridmill update service "
             f"{service.name} --rate REQUESTS_PER_SECOND",
             place="replicas",

@@ -4,7 +4,7 @@ on the machine."""
 import re
 from collections.abc import Iterator
 
-from gridmill.domain.amounts import KIB, MIB, show_bytes
+from gridmill.domain.amounts import KIB, MIB, show_bytes, show_cpus
 from gridmill.domain.frozen import dataclass
 
 INSTALLED = """import sys
@@ -173,7 +173,7 @@ def faults(facts: Facts, promise: Promise) -> tuple[str, ...]:
 
 def _faults(facts: Facts, promise: Promise) -> Iterator[str]:
     if facts.cpus < promise.cpus:
-        yield f"it has {facts.cpus} CPUs, and {promise.cpus:g} are needed"
+        yield f"it has {show_cpus(facts.cpus)}, and {promise.cpus:g} are needed"
     if facts.memory_bytes < promise.memory_bytes:
         needed = show_bytes(promise.memory_bytes)
         yield f"it has {show_bytes(facts.memory_bytes)} of memory, and {needed} are needed"
