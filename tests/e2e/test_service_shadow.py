@@ -91,7 +91,8 @@ def pid_of_shadow(service: Service) -> int:
 
 
 def test_a_shadow_is_compared_and_never_changes_an_answer(tmp_path: Path) -> None:
-    order = order_of(linear_model(tmp_path / "m"), hang_seconds=2.0)
+    # a shadow hangs after five times as long; on a busy machine, its low priority makes it silent for seconds
+    order = order_of(linear_model(tmp_path / "m"), hang_seconds=6.0)
     same = with_shadow(order, linear_model(tmp_path / "same"), 2)
     encodings = [
         *(Encoding(column=name, type="double") for name in FIELDS[:2]),
@@ -121,12 +122,14 @@ def test_a_shadow_is_compared_and_never_changes_an_answer(tmp_path: Path) -> Non
         first = pid_of_shadow(service)
         os.kill(first, signal.SIGSTOP)
         assert answers(port) == before
-        wait_for("another process", lambda: pid_of_shadow(service) not in (0, first))
+        wait_for("another process", lambda: pid_of_shadow(service) not in (0, first), 120)
         compared = len(BODIES) + FURTHER
         wait_for("the copies that waited", lambda: shadow_of(service).requests >= compared + 1)
+        restarts = shadow_of(service).restarts
+        assert restarts >= 1
         os.kill(pid_of_shadow(service), signal.SIGKILL)
         assert answers(port) == before
-        wait_for("the reason", lambda: shadow_of(service).restarts == 2)
+        wait_for("the reason", lambda: shadow_of(service).restarts > restarts)
 
         service.update(other)
         service.wait_ready()

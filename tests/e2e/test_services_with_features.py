@@ -113,18 +113,18 @@ def check_several_processes(place: Place) -> None:
     row = {"x": 1, "y": 2, "day": "2024-03-05T07:00:00Z"}
     lines = [json.dumps({"id": one % 9, **row}) + "\n" for one in range(40_000)]
     data = place.write("".join(lines), "many.jsonl")
-    more = place.write("".join(lines * 8), "more.jsonl")  # it is interrupted at its beginning
+    more = place.write("".join(lines * 40), "more.jsonl")  # it is interrupted at its beginning
     target = data.with_name("many-answers.jsonl")
     words = ("predict", "rain", "--data", more, "--output", target)
     process = place.start(*words)
     assert process.stderr is not None
     assert any(line.startswith("checking rows: ") for line in process.stderr)
-    before = feature_processes(place)
+    wanted = usable_cpus() if usable_cpus() > 1 else 0
+    wait_for("all processes", lambda: len(feature_processes(place)) == wanted)
     process.send_signal(signal.SIGINT)
     assert "stopped; no file was written" in process.stderr.read()
     assert process.wait() == 130
-    assert len(before) == (usable_cpus() if usable_cpus() > 1 else 0)
-    assert feature_processes(place) == []
+    wait_for("the end of the processes", lambda: not feature_processes(place))
     assert [one.name for one in data.parent.iterdir() if "many-answers" in one.name] == []
 
     done = place.gridmill("predict", "rain", "--data", data, "--output", target)
