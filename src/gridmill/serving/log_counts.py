@@ -141,6 +141,9 @@ class LineCounts:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def __del__(self) -> None:
+        self.close()
+
 
 def counts_path(folder: Path, kind: str, replica: int | str) -> Path:
     """Return the file of the counts of a replica, in the folder of its service."""
