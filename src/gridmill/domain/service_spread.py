@@ -145,8 +145,12 @@ def size_in_pods(
     rooms: PodRooms,
     where: str,
 ) -> ServiceSize:
-    """Return the size for a number of pods that a user has chosen: for a range of replicas, for a number of
-    replicas, or for a rate alone. Raises CapacityError if they cannot serve the rate, or do not fit."""
+    """Return the size for a range of replicas, for a number of replicas, or for a rate alone, in a number of
+    pods that a user has chosen. For a rate alone, 0 pods means as many as it needs; otherwise, it means one.
+    Raises CapacityError if they cannot serve the rate, or do not fit."""
+    if not (pods or replicas or least_replicas is not None):
+        return size_by_rate(calibration, rate, rooms, where)
+    pods = pods or 1
     # the number of nodes is checked elsewhere, because some clusters add nodes
     rooms = rooms.with_nodes(max(0, pods - len(rooms.held) - len(rooms.free)))
     common = common_rooms(rooms, pods)

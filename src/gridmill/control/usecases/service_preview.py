@@ -5,7 +5,6 @@ from gridmill.control.catalog import Catalog
 from gridmill.control.ledger import Ledger
 from gridmill.control.steps.service_sizes import ServicePlace, calibration_of, place_of
 from gridmill.control.usecases.rented_service_sizes import LATER, day_of, plan_later, rented_resource
-from gridmill.control.usecases.service_sizes import sized
 from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_cpus, show_number
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.footprint import REPLICA_BYTES, service_bytes
@@ -18,6 +17,7 @@ from gridmill.domain.service_job import is_as_declared, needs_size, service_name
 from gridmill.domain.service_measuring import SizeRequest
 from gridmill.domain.service_size import Calibration, show_latency
 from gridmill.domain.service_spec import read_replicas
+from gridmill.domain.service_spread import size_in_pods
 from gridmill.domain.views import PlannedJob
 from gridmill.errors import GridmillError, explained
 
@@ -107,7 +107,7 @@ def _by_rate(
         named = version.id if version is not None else "the new version"
         text = f"replicas, CPUs and memory{wanted} are unknown until {named} is measured"
         return _Foreseen(text=text)
-    size = sized(measured, rate, most, least, pods, place.rooms, place.label)
+    size = size_in_pods(measured, rate, most, least, pods, place.rooms, place.label)
     latency = f", expected p99 {show_latency(size.p99_seconds)}" if rate else ""
     return _Foreseen(
         text=f"takes {_amounts_text(size.replicas, size.amounts, size.pods)}{wanted}{latency}",

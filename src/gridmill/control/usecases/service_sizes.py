@@ -49,7 +49,7 @@ from gridmill.domain.service_size import (
     ServiceSize,
     scaling_of,
 )
-from gridmill.domain.service_spread import PodRooms, size_by_rate, size_in_pods
+from gridmill.domain.service_spread import size_in_pods
 from gridmill.errors import CapacityError, ConflictError, InputError
 from gridmill.scheduler.capacity_index import ProjectTotals
 from gridmill.scheduler.fair_share import bounds
@@ -105,7 +105,7 @@ class ServiceSizeUseCases(UseCases):
                 return ServicePlan(
                     version=version.id, machine=place.machine, site=place.resource.site, run_id=run_id
                 )
-        size = sized(calibration, rate, replicas, least_replicas, pods, place.rooms, place.label)
+        size = size_in_pods(calibration, rate, replicas, least_replicas, pods, place.rooms, place.label)
         return ServicePlan(
             version=version.id,
             machine=place.machine,
@@ -147,7 +147,7 @@ class ServiceSizeUseCases(UseCases):
         check_no_stages(service)
         calibration = self._calibration(service.version, place)
         pods = service.pods if count else service.settings.pods or 0
-        size = sized(calibration, service.rate, count, least_replicas, pods, place.rooms, place.label)
+        size = size_in_pods(calibration, service.rate, count, least_replicas, pods, place.rooms, place.label)
         return with_size(service, size, calibration, least_replicas)
 
     def _calibration(self, version: str, place: ServicePlace) -> Calibration:
@@ -187,7 +187,7 @@ class ServiceSizeUseCases(UseCases):
 
         def size_beside(other_bytes: int) -> ServiceSize:
             left = rooms.less(other_bytes)
-            return sized(calibration, rate, replicas or 0, least_replicas, chosen or 0, left, where)
+            return size_in_pods(calibration, rate, replicas or 0, least_replicas, chosen or 0, left, where)
 
         size = size_beside(memory_beside(service, lambda other: size_beside(other).replicas))
         service = replace(service, rate=rate or service.rate)
@@ -282,22 +282,6 @@ def check_replicas_fit(snapshot: Snapshot, attempt: Attempt | None, service: Ser
             f"{service.name} --replicas {replicas}",
             place="replicas",
         )
-
-
-def sized(
-    calibration: Calibration,
-    rate: float,
-    replicas: int,
-    least_replicas: int | None,
-    pods: int,
-    rooms: PodRooms,
-    where: str,
-) -> ServiceSize:
-    """Return the size for a range of replicas, for a number of replicas, or for a rate alone. For a rate
-    alone, 0 pods means as many as it needs; otherwise, it means one. Raises CapacityError."""
-    if not (pods or replicas or least_replicas is not None):
-        return size_by_rate(calibration, rate, rooms, where)
-    return size_in_pods(calibration, rate, replicas, least_replicas, pods or 1, rooms, where)
 
 
 def with_size(
